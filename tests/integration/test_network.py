@@ -1,5 +1,5 @@
-"""A broker's connections from outside: how many, how long, how slow, how they are counted, and how
-they end."""
+"""A broker's connections: limits, idle and slow connections, metrics, and the stop of the
+broker."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def produce(connection: Wire, value: bytes, topic: str = TOPIC, acks: int = 1) -
     return wire.produce_error(connection.call(PRODUCE, 7, body), 7)
 
 
-def ask_to_wait(connection: Wire, offset: int, max_wait_ms: int, topic: str = TOPIC) -> None:
+def send_long_poll(connection: Wire, offset: int, max_wait_ms: int, topic: str = TOPIC) -> None:
     body = wire.fetch_request(topic, 0, offset, version=4, max_wait_ms=max_wait_ms)
     connection.send_request(FETCH, 4, body)
 
 
-def served(connection: Wire, timeout: float = 0.5) -> bool:
-    """Whether the broker responds on this connection in that time."""
+def is_served(connection: Wire, timeout: float = 0.5) -> bool:
+    """Whether the broker responds on this connection within the timeout."""
     connection.socket.settimeout(timeout)
     try:
         connection.call(API_VERSIONS, 0, b"")
@@ -69,39 +69,37 @@ def closing(*connections: Wire) -> Iterator[None]:
             connection.close()
 
 
-# --- how many
+# --- limits
 
 
-def test_with_max_connections_open_a_new_one_waits_until_one_goes(tmp_path: Path) -> None:
+def test_a_connection_beyond_max_connections_waits_until_another_closes(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path, overrides={"max.connections": 2}) as broker:
-        first, second, three = (Wire(broker.address) for _ in range(3))
-        with closing(first, second, three):
-            assert served(first) and served(second)
-            assert not served(three, 0.3)
+        first, second, third = (Wire(broker.address) for _ in range(3))
+        with closing(first, second, third):
+            assert is_served(first) and is_served(second)
+            assert not is_served(third, 0.3)
             first.close()
-            assert three.receive()
+            assert third.receive()
 
 
-def test_connections_are_limited_per_address(
-    tmp_path: Path,
-) -> None:
+def test_connections_are_limited_per_address(tmp_path: Path) -> None:
     limits = {"max.connections.per.ip": 2, "max.connections.per.ip.overrides": "127.0.0.2:1,127.0.0.3:3"}
     with KavkaProcess(tmp_path, overrides=limits) as broker:
         for address, limit in (("127.0.0.1", 2), ("127.0.0.2", 1), ("127.0.0.3", 3)):
             connections = [connect_from(address, broker) for _ in range(limit)]
             with closing(*connections):
-                assert all(served(connection) for connection in connections)
-                one_more = connect_from(address, broker)
-                with closing(one_more):
-                    assert one_more.closed_within(5)
+                assert all(is_served(connection) for connection in connections)
+                extra = connect_from(address, broker)
+                with closing(extra):
+                    assert extra.closed_within(5)
                     connections[0].close()
-                wait_until(lambda a=address: _is_served_from(a, broker), timeout=5, what="room for another")
+                wait_until(lambda a=address: is_served_from(a, broker), timeout=5, what="another connection")
 
 
-def _is_served_from(address: str, broker: KavkaProcess) -> bool:
+def is_served_from(address: str, broker: KavkaProcess) -> bool:
     connection = connect_from(address, broker)
     with closing(connection):
-        return served(connection)
+        return is_served(connection)
 
 
 def test_the_limits_change_while_the_broker_runs_and_survive_a_restart(tmp_path: Path) -> None:
@@ -116,52 +114,52 @@ def test_the_limits_change_while_the_broker_runs_and_survive_a_restart(tmp_path:
         for _ in range(2):
             first, second = connect_from("127.0.0.2", broker), connect_from("127.0.0.2", broker)
             with closing(first, second):
-                assert served(first)
+                assert is_served(first)
                 assert second.closed_within(5)
             broker.stop()
             broker.start()
 
 
-# --- how long
+# --- idle connections
 
 
-def test_a_silent_connection_is_closed_after_its_time_but_not_one_whose_fetch_waits(tmp_path: Path) -> None:
+def test_an_idle_connection_is_closed_unless_a_fetch_is_pending(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path, overrides={"connections.max.idle.ms": 1000}) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
-        silent, waiting = Wire(broker.address), Wire(broker.address)
-        with closing(silent, waiting):
-            ask_to_wait(waiting, 0, 2500)
-            began = time.monotonic()
-            assert served(silent)
-            assert silent.closed_within(30)
-            assert time.monotonic() - began > 0.9
+        idle, waiting = Wire(broker.address), Wire(broker.address)
+        with closing(idle, waiting):
+            send_long_poll(waiting, 0, 2500)
+            start_time = time.monotonic()
+            assert is_served(idle)
+            assert idle.closed_within(30)
+            assert time.monotonic() - start_time > 0.9
             assert wire.fetched(waiting.receive(), 4)[:2] == (0, 0)
-            assert time.monotonic() - began > 2.3
-            assert served(waiting)
+            assert time.monotonic() - start_time > 2.3
+            assert is_served(waiting)
 
 
-def test_a_thousand_idle_connections_are_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_thousand_idle_connections_do_not_slow_the_broker(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
-        before = broker.process.rss_bytes()
+        initial_rss = broker.process.rss_bytes()
         idle = [Wire(broker.address) for _ in range(1000)]
         with closing(*idle):
-            assert served(idle[0]) and served(idle[-1], 5)
+            assert is_served(idle[0]) and is_served(idle[-1], 5)
             with Wire(broker.address) as busy:
                 times = []
                 for number in range(300):
-                    began = time.monotonic()
+                    start_time = time.monotonic()
                     assert produce(busy, b"x") == (0, number)
-                    times.append(time.monotonic() - began)
+                    times.append(time.monotonic() - start_time)
             assert sorted(times)[len(times) // 2] < 0.02
-            assert broker.process.rss_bytes() - before < 30_000_000
-        assert served(Wire(broker.address), 5)
+            assert broker.process.rss_bytes() - initial_rss < 30_000_000
+        assert is_served(Wire(broker.address), 5)
 
 
-# --- how slow
+# --- slow clients
 
 
-def test_a_slow_reader_of_a_large_fetch_delays_no_other_client_and_gets_it_all(tmp_path: Path) -> None:
+def test_a_slow_reader_of_a_large_fetch_delays_no_other_client(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
         assert wire.create_topic(broker.address, "other") == 0
@@ -177,9 +175,9 @@ def test_a_slow_reader_of_a_large_fetch_delays_no_other_client_and_gets_it_all(t
             time.sleep(0.3)
             slowest = 0.0
             for number in range(200):
-                began = time.monotonic()
+                start_time = time.monotonic()
                 assert produce(busy, b"y", "other") == (0, number)
-                slowest = max(slowest, time.monotonic() - began)
+                slowest = max(slowest, time.monotonic() - start_time)
             assert slowest < 0.5
             code, high_watermark, records = wire.fetched(slow.receive(), 4)
             assert (code, high_watermark) == (0, 30_000)
@@ -188,7 +186,7 @@ def test_a_slow_reader_of_a_large_fetch_delays_no_other_client_and_gets_it_all(t
 
 def test_requests_without_reading_the_responses_take_bounded_memory(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
-        before = broker.process.rss_bytes()
+        initial_rss = broker.process.rss_bytes()
         flood = Wire(broker.address, 30)
         with closing(flood):
             flood.socket.setblocking(False)
@@ -201,20 +199,20 @@ def test_requests_without_reading_the_responses_take_bounded_memory(tmp_path: Pa
                 except BlockingIOError:
                     time.sleep(0.01)
             assert sent < 100_000_000
-            assert broker.process.rss_bytes() - before < 60_000_000
+            assert broker.process.rss_bytes() - initial_rss < 60_000_000
             with Wire(broker.address) as other:
-                assert served(other, 5)
+                assert is_served(other, 5)
 
 
-# --- how they are counted
+# --- metrics
 
 
-class Scraped:
-    """What /metrics says: `value(name, label=…)`."""
+class Metrics:
+    """The metrics of the broker. `value(name, label=…)` returns the value of a metric."""
 
     def __init__(self, port: int) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            self.text = answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            self.text = response.read().decode()
         self._values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
         for name, labels, number in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", self.text, re.MULTILINE):
             pairs = frozenset(re.findall(r'(\w+)="([^"]*)"', labels))
@@ -224,7 +222,7 @@ class Scraped:
         return self._values[name, frozenset(labels.items())]
 
 
-def test_the_metrics_say_what_went_in_and_out_what_was_asked_and_what_there_is(tmp_path: Path) -> None:
+def test_metrics_count_records_requests_connections_and_partitions(tmp_path: Path) -> None:
     port = free_port()
     with KavkaProcess(tmp_path, overrides={"metrics.listener": f"http://127.0.0.1:{port}"}) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
@@ -240,40 +238,42 @@ def test_the_metrics_say_what_went_in_and_out_what_was_asked_and_what_there_is(t
             for offset in (0, 6):
                 body = wire.fetch_request(TOPIC, 0, offset, version=4)
                 assert wire.fetched(connection.call(FETCH, 4, body), 4)[0] == 0
-            # A request that waits: its time ends with its response.
+            # The time of a pending request includes its wait.
             body = wire.fetch_request(TOPIC, 0, 12, version=4, max_wait_ms=300)
             assert wire.fetched(connection.call(FETCH, 4, body), 4)[2] == b""
 
-            seen = Scraped(port)
-            assert seen.value("kavka_topic_messages_in_total", topic=TOPIC) == 12
-            assert seen.value("kavka_topic_bytes_in_total", topic=TOPIC) == 4 * len(batch)
-            assert seen.value("kavka_topic_messages_out_total", topic=TOPIC) == 12 + 6
-            assert seen.value("kavka_topic_bytes_out_total", topic=TOPIC) == (4 + 2) * len(batch)
-            assert seen.value("kavka_topic_failed_produce_requests_total", topic=TOPIC) == 1
-            assert seen.value("kavka_requests_total", api="Produce") == 5
-            assert seen.value("kavka_requests_total", api="Fetch") == 3
-            assert 0.3 <= seen.value("kavka_request_seconds_total", api="Fetch") < 20
-            assert 0 < seen.value("kavka_request_seconds_total", api="Produce") < 10
-            assert seen.value("kavka_connections") == 1
-            assert seen.value("kavka_partitions") == 4
-            assert seen.value("kavka_offline_partitions") == 0
-            assert seen.value("kavka_offline_log_directories") == 0
-            assert seen.value("kavka_controller_active") == 1
-            assert seen.value("kavka_controller_partitions") == 4
-            assert seen.value("kavka_controller_offline_partitions") == 0
-            assert seen.value("kavka_controller_preferred_replica_imbalance") == 0
-            assert seen.value("kavka_log_size_bytes", topic=TOPIC, partition="0") == 4 * len(batch)
-            assert seen.value("kavka_log_size_bytes", topic="other", partition="2") == 0
-            assert seen.value("kavka_log_end_offset", topic=TOPIC, partition="0") == 12
-        wait_until(lambda: Scraped(port).value("kavka_connections") == 0, timeout=5, what="no connection")
+            metrics = Metrics(port)
+            assert metrics.value("kavka_topic_messages_in_total", topic=TOPIC) == 12
+            assert metrics.value("kavka_topic_bytes_in_total", topic=TOPIC) == 4 * len(batch)
+            assert metrics.value("kavka_topic_messages_out_total", topic=TOPIC) == 12 + 6
+            assert metrics.value("kavka_topic_bytes_out_total", topic=TOPIC) == (4 + 2) * len(batch)
+            assert metrics.value("kavka_topic_failed_produce_requests_total", topic=TOPIC) == 1
+            assert metrics.value("kavka_requests_total", api="Produce") == 5
+            assert metrics.value("kavka_requests_total", api="Fetch") == 3
+            assert 0.3 <= metrics.value("kavka_request_seconds_total", api="Fetch") < 20
+            assert 0 < metrics.value("kavka_request_seconds_total", api="Produce") < 10
+            assert metrics.value("kavka_connections") == 1
+            assert metrics.value("kavka_partitions") == 4
+            assert metrics.value("kavka_offline_partitions") == 0
+            assert metrics.value("kavka_offline_log_directories") == 0
+            assert metrics.value("kavka_controller_active") == 1
+            assert metrics.value("kavka_controller_partitions") == 4
+            assert metrics.value("kavka_controller_offline_partitions") == 0
+            assert metrics.value("kavka_controller_preferred_replica_imbalance") == 0
+            assert metrics.value("kavka_log_size_bytes", topic=TOPIC, partition="0") == 4 * len(batch)
+            assert metrics.value("kavka_log_size_bytes", topic="other", partition="2") == 0
+            assert metrics.value("kavka_log_end_offset", topic=TOPIC, partition="0") == 12
+        wait_until(lambda: Metrics(port).value("kavka_connections") == 0, timeout=5, what="no connection")
         assert wire.delete_topic(broker.address, TOPIC) == 0
-        wait_until(lambda: f'topic="{TOPIC}"' not in Scraped(port).text, timeout=5, what="a topic forgotten")
+        wait_until(
+            lambda: f'topic="{TOPIC}"' not in Metrics(port).text, timeout=5, what="no metrics of the deleted topic"
+        )
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/elsewhere", timeout=5)
         assert broker.stop() == 0
 
 
-# --- how they end
+# --- the stop of the broker
 
 
 def test_a_stop_does_not_wait_for_pending_fetches(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ def test_a_stop_does_not_wait_for_pending_fetches(tmp_path: Path) -> None:
         waiting = [Wire(broker.address) for _ in range(20)]
         with closing(*waiting):
             for connection in waiting:
-                ask_to_wait(connection, 0, 60_000)
+                send_long_poll(connection, 0, 60_000)
             time.sleep(0.2)
-            began = time.monotonic()
+            start_time = time.monotonic()
             assert broker.stop() == 0
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - start_time < 20
             assert all(connection.closed_within(5) for connection in waiting)
         assert (broker.log_dirs[0] / ".kafka_cleanshutdown").exists()
         assert "Traceback" not in broker.process.log_tail()
@@ -316,6 +316,6 @@ def test_a_stop_loses_no_acknowledged_record_of_active_producers(tmp_path: Path)
         with Wire(broker.address) as connection:
             code, end = wire.end_offset(connection, TOPIC, 0)
         assert code == 0
-        # The last one may have been written, and its response lost by the stop.
+        # The last record may have been written without a response.
         assert end in (acknowledged, acknowledged + 1)
         assert "Traceback" not in broker.process.log_tail()

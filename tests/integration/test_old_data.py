@@ -28,8 +28,8 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
         (folder / ".kafka_cleanshutdown").unlink()
         (folder / "recovery-point-offset-checkpoint").unlink()
     # The records and offsets are old: retention must not delete them.
-    with Broker(log_dir=folder, log_retention_ms=-1, offsets_retention_minutes=2**31 - 1) as running:
-        yield running
+    with Broker(log_dir=folder, log_retention_ms=-1, offsets_retention_minutes=2**31 - 1) as broker:
+        yield broker
 
 
 def read(broker: Broker, topic: str, partition: int, count: int) -> list[tuple[int, bytes, bytes]]:

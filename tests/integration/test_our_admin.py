@@ -1,4 +1,4 @@
-"""Our admin client against a real broker: Kavka by default, Apache Kafka with --target."""
+"""The admin client against a real broker: Kavka by default, Apache Kafka with --target."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ from tests.support.targets import Target
 
 @pytest.fixture(scope="module")
 def admin(target: Target) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=target.bootstrap_servers) as made:
-        yield made
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        yield admin
 
 
 def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
-    """For changes that a cluster completes after its response: the last result, true or not."""
+    """Repeats the check until it returns a true value or the timeout expires. Returns the last
+    result. The cluster completes some changes after its response."""
     deadline = time.monotonic() + timeout
     while not (result := check()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -71,81 +72,81 @@ def fill(target: Target, topic: str, count: int, partition: int = 0) -> None:
 
 def test_topics_are_created_listed_described_and_deleted(admin: Admin, topic: str) -> None:
     other = f"{topic}-other"
-    made = admin.create_topics([NewTopic(topic, 3, 1, configs={"retention.ms": 5000}), other])
-    assert made[topic].num_partitions == 3
-    assert made[topic].configs["retention.ms"] == "5000"
+    created = admin.create_topics([NewTopic(topic, 3, 1, configs={"retention.ms": 5000}), other])
+    assert created[topic].num_partitions == 3
+    assert created[topic].configs["retention.ms"] == "5000"
     assert eventually(lambda: {topic, other} <= set(admin.list_topics()))
     listing = admin.list_topics()[topic]
-    assert (listing.topic_id, listing.is_internal) == (made[topic].topic_id, False)
+    assert (listing.topic_id, listing.is_internal) == (created[topic].topic_id, False)
 
     description = admin.describe_topics(topic)[topic]
     assert [p.partition for p in description.partitions] == [0, 1, 2]
     leader = description.partitions[0].leader
     assert leader is not None
     assert description.partitions[0].replicas == description.partitions[0].isr == (leader,)
-    assert admin.describe_topics([made[topic].topic_id])[made[topic].topic_id].name == topic
+    assert admin.describe_topics([created[topic].topic_id])[created[topic].topic_id].name == topic
 
     admin.delete_topics([topic])
-    admin.delete_topics(made[other].topic_id)
+    admin.delete_topics(created[other].topic_id)
     assert eventually(lambda: not {topic, other} & set(admin.list_topics()))
 
 
 def test_failed_and_successful_items_are_reported_separately(admin: Admin, topic: str) -> None:
     admin.create_topics([topic])
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.create_topics([topic, f"{topic}-new", "not/a/name"])
-    assert caught.value.errors[topic].code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert caught.value.errors["not/a/name"].code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert list(caught.value.results) == [f"{topic}-new"]
-    assert topic in str(caught.value)
+    assert raised.value.errors[topic].code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert raised.value.errors["not/a/name"].code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert list(raised.value.results) == [f"{topic}-new"]
+    assert topic in str(raised.value)
 
 
-def test_nothing_is_made_when_it_is_only_validated(admin: Admin, topic: str) -> None:
+def test_validate_only_creates_nothing(admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)], validate_only=True)
     assert topic not in admin.list_topics()
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.create_topics([NewTopic(topic, 2, 1, configs={"retention.ms": "soon"})], validate_only=True)
-    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
 
 
-def test_replicas_can_be_placed_by_hand(admin: Admin, topic: str) -> None:
+def test_replica_assignments_place_the_replicas(admin: Admin, topic: str) -> None:
     broker = admin.describe_cluster().nodes[0].id
     admin.create_topics([NewTopic(topic, replica_assignments={0: [broker], 1: [broker]})])
     assert eventually(lambda: topic in admin.list_topics())
     assert len(admin.describe_topics(topic)[topic].partitions) == 2
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.create_topics([NewTopic(f"{topic}-2", 1, 77)])
-    assert caught.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert raised.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_topic_that_is_not_there_is_said_so_at_once(admin: Admin, topic: str) -> None:
-    began = time.monotonic()
+def test_a_missing_topic_is_reported_immediately(admin: Admin, topic: str) -> None:
+    start_time = time.monotonic()
     for call in (admin.describe_topics, admin.delete_topics):
-        with pytest.raises(AdminError) as caught:
+        with pytest.raises(AdminError) as raised:
             call([topic])
-        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    with pytest.raises(AdminError) as caught:
+        assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(AdminError) as raised:
         admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()})
-    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert time.monotonic() - began < 5
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert time.monotonic() - start_time < 5
     assert topic not in admin.list_topics()
 
 
-def test_partitions_become_more_and_never_fewer(admin: Admin, topic: str) -> None:
+def test_partitions_can_be_added_but_not_removed(admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])
     admin.create_partitions({topic: 4})
     assert eventually(lambda: len(admin.describe_topics(topic)[topic].partitions) == 4)
     admin.create_partitions({topic: NewPartitions(5, [[admin.describe_cluster().nodes[0].id]])})
-    for wrong in (3, 5):
-        with pytest.raises(AdminError) as caught:
-            admin.create_partitions({topic: wrong})
-        assert caught.value.code == ErrorCode.INVALID_PARTITIONS
+    for invalid in (3, 5):
+        with pytest.raises(AdminError) as raised:
+            admin.create_partitions({topic: invalid})
+        assert raised.value.code == ErrorCode.INVALID_PARTITIONS
 
 
 # --- settings
 
 
-def test_settings_are_described_and_changed_one_by_one(admin: Admin, topic: str) -> None:
+def test_settings_are_described_and_changed_individually(admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, configs={"retention.ms": "7777"})])
     resource = ConfigResource.topic(topic)
     configs = eventually(lambda: admin.describe_configs(resource)[resource])
@@ -177,12 +178,12 @@ def test_settings_are_described_and_changed_one_by_one(admin: Admin, topic: str)
     assert eventually(lambda: admin.describe_configs(resource)[resource]["retention.ms"].value == "604800000")
 
 
-def test_a_wrong_setting_is_refused_with_the_brokers_words(admin: Admin, topic: str) -> None:
+def test_an_invalid_setting_is_rejected_with_the_brokers_message(admin: Admin, topic: str) -> None:
     admin.create_topics([topic])
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.incremental_alter_configs({ConfigResource.topic(topic): {"segment.bytes": "many"}})
-    assert caught.value.code == ErrorCode.INVALID_CONFIG
-    assert "segment.bytes" in str(caught.value)
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
+    assert "segment.bytes" in str(raised.value)
 
 
 def test_a_brokers_settings_can_be_read(admin: Admin) -> None:
@@ -192,7 +193,7 @@ def test_a_brokers_settings_can_be_read(admin: Admin) -> None:
     assert len(configs) > 100
 
 
-def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, target: Target, topic: str) -> None:
+def test_group_settings_are_changed_and_sent_to_the_members(admin: Admin, target: Target, topic: str) -> None:
     resource, heartbeat = ConfigResource.group(topic), "consumer.heartbeat.interval.ms"
     if not admin.describe_features().supported.get("group.version"):
         with pytest.raises(AdminError):
@@ -205,23 +206,23 @@ def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, ta
     assert admin.list_consumer_group_offsets(topic) == {}
     with Messages(target.address) as connection:
 
-        def beat(member_id: str, epoch: int, **more: Any) -> Any:
-            request = ConsumerGroupHeartbeatRequest(group_id=topic, member_id=member_id, member_epoch=epoch, **more)
+        def send_heartbeat(member_id: str, epoch: int, **fields: Any) -> Any:
+            request = ConsumerGroupHeartbeatRequest(group_id=topic, member_id=member_id, member_epoch=epoch, **fields)
             return connection.call(request, 1)
 
         joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [topic], "topic_partitions": []}
-        member = eventually(lambda: (answer := beat("member", 0, **joining)).error_code == 0 and answer)
+        member = eventually(lambda: (response := send_heartbeat("member", 0, **joining)).error_code == 0 and response)
         admin.incremental_alter_configs({resource: [AlterConfigOp(heartbeat, "7000")]})
-        assert eventually(lambda: beat("member", member.member_epoch).heartbeat_interval_ms == 7000)
-        beat("member", -1)
+        assert eventually(lambda: send_heartbeat("member", member.member_epoch).heartbeat_interval_ms == 7000)
+        send_heartbeat("member", -1)
     configs = admin.describe_configs(resource, include_synonyms=True)[resource]
     assert (configs[heartbeat].value, configs[heartbeat].source) == ("7000", ConfigSource.DYNAMIC_GROUP_CONFIG)
     assert [synonym.name for synonym in configs[heartbeat].synonyms] == [heartbeat, f"group.{heartbeat}"]
     assert resource in admin.list_config_resources([ResourceType.GROUP])
-    for wrong in ({heartbeat: "4999"}, {heartbeat: "soon"}, {"nonsense": "1"}):
-        with pytest.raises(AdminError) as caught:
-            admin.incremental_alter_configs({resource: wrong})
-        assert caught.value.code == ErrorCode.INVALID_CONFIG
+    for invalid in ({heartbeat: "4999"}, {heartbeat: "soon"}, {"nonsense": "1"}):
+        with pytest.raises(AdminError) as raised:
+            admin.incremental_alter_configs({resource: invalid})
+        assert raised.value.code == ErrorCode.INVALID_CONFIG
     admin.incremental_alter_configs({resource: {heartbeat: None}})
     assert eventually(lambda: admin.describe_configs(resource)[resource][heartbeat].is_default)
     assert eventually(lambda: resource not in admin.list_config_resources([ResourceType.GROUP]))
@@ -230,7 +231,7 @@ def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, ta
 # --- records and offsets
 
 
-def test_offsets_are_found_by_place_and_by_time(admin: Admin, target: Target, topic: str) -> None:
+def test_offsets_are_found_by_position_and_by_time(admin: Admin, target: Target, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])
     fill(target, topic, 10)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -255,9 +256,9 @@ def test_records_before_an_offset_are_deleted(admin: Admin, target: Target, topi
     tp = TopicPartition(topic, 0)
     assert admin.delete_records({tp: 4}) == {tp: 4}
     assert admin.list_offsets({tp: OffsetSpec.earliest()})[tp].offset == 4
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.delete_records({tp: 99})
-    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert admin.delete_records({tp: -1}) == {tp: 10}
 
 
@@ -272,7 +273,7 @@ def test_the_cluster_and_its_features_are_described(admin: Admin, target: Target
     assert isinstance(admin.describe_features().finalized, dict)
 
 
-def test_log_directories_say_what_is_in_them(admin: Admin, target: Target, topic: str) -> None:
+def test_log_directories_are_described(admin: Admin, target: Target, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])
     fill(target, topic, 10)
     broker = admin.describe_cluster().nodes[0].id
@@ -290,9 +291,9 @@ def test_log_directories_say_what_is_in_them(admin: Admin, target: Target, topic
         nowhere: ReplicaLogDirInfo(),
     }
     assert admin.describe_replica_log_dirs([]) == {}
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.alter_replica_log_dirs({TopicPartitionReplica(topic, 0, broker): "/no/such/dir"})
-    assert caught.value.code == ErrorCode.LOG_DIR_NOT_FOUND
+    assert raised.value.code == ErrorCode.LOG_DIR_NOT_FOUND
 
 
 # --- groups
@@ -321,9 +322,9 @@ def test_groups_are_listed_described_and_deleted(admin: Admin, target: Target, t
         assert admin.describe_classic_groups([group]) == {group: description}
         assert group in [listed.group_id for listed in admin.list_consumer_groups(states=["Stable"])]
         assert group not in [listed.group_id for listed in admin.list_consumer_groups(states=["Empty"])]
-        with pytest.raises(AdminError) as caught:
+        with pytest.raises(AdminError) as raised:
             admin.delete_consumer_groups([group])
-        assert caught.value.code == ErrorCode.NON_EMPTY_GROUP
+        assert raised.value.code == ErrorCode.NON_EMPTY_GROUP
         with pytest.raises(AdminError) as failed:
             admin.remove_members_from_consumer_group(group, [MemberToRemove(member_id="nobody")])
         assert failed.value.code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -361,18 +362,18 @@ def test_the_offsets_of_a_group_are_set_listed_and_deleted(admin: Admin, topic: 
     assert admin.list_consumer_group_offsets(group, [first, second])[first] is None
     assert list(admin.list_consumer_group_offsets(group)) == [second]
     none = TopicPartition(topic, 9)
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.delete_consumer_group_offsets(group, [none])
-    assert list(caught.value.errors) == [none]
-    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert list(raised.value.errors) == [none]
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(KafkaError):
         admin.alter_consumer_group_offsets(group, {TopicPartition(f"{topic}-none", 0): 1})
 
 
-def test_a_group_that_is_not_there(admin: Admin, topic: str) -> None:
-    with pytest.raises(AdminError) as caught:
+def test_a_missing_group_is_reported(admin: Admin, topic: str) -> None:
+    with pytest.raises(AdminError) as raised:
         admin.delete_consumer_groups([topic])
-    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert raised.value.code == ErrorCode.GROUP_ID_NOT_FOUND
     assert admin.list_consumer_group_offsets(topic) == {}
 
 
@@ -395,12 +396,12 @@ def test_producers_and_transactions_are_described(admin: Admin, target: Target, 
         assert name in [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])]
         assert name not in [t.transactional_id for t in admin.list_transactions(states=["Empty"])]
         producer.commit_transaction(60)
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.describe_transactions(f"{name}-none")
-    assert caught.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert raised.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_a_producer_can_be_shut_out(admin: Admin, target: Target, topic: str) -> None:
+def test_a_producer_can_be_fenced(admin: Admin, target: Target, topic: str) -> None:
     name = f"tx-{topic}"
     with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as producer:
         producer.init_transactions(60)
@@ -420,7 +421,7 @@ def test_a_producer_can_be_shut_out(admin: Admin, target: Target, topic: str) ->
     assert read_values(target.bootstrap_servers, topic, committed=True) == []
 
 
-def test_a_transaction_that_hangs_can_be_ended(admin: Admin, target: Target, topic: str) -> None:
+def test_a_hanging_transaction_can_be_aborted(admin: Admin, target: Target, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])
     tp = TopicPartition(topic, 0)
     settings = {"bootstrap_servers": target.bootstrap_servers, "transactional_id": f"tx-{topic}"}
@@ -437,7 +438,7 @@ def test_a_transaction_that_hangs_can_be_ended(admin: Admin, target: Target, top
 # --- replicas
 
 
-def test_elections_and_reassignments(admin: Admin, target: Target, topic: str) -> None:
+def test_leaders_are_elected_and_partitions_reassigned(admin: Admin, target: Target, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])
     tp, other, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic, 7)
     broker = admin.describe_cluster().nodes[0].id
@@ -465,28 +466,28 @@ def test_elections_and_reassignments(admin: Admin, target: Target, topic: str) -
     admin.alter_partition_reassignments({tp: [broker], other: [broker]})
     assert eventually(lambda: admin.list_partition_reassignments([tp, other]) == {})
     assert admin.list_partition_reassignments() == {}
-    with pytest.raises(AdminError) as caught:
+    with pytest.raises(AdminError) as raised:
         admin.alter_partition_reassignments({tp: [broker, 99], other: None})
-    assert {name: error.code for name, error in caught.value.errors.items()} == {
+    assert {name: error.code for name, error in raised.value.errors.items()} == {
         tp: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     }
 
 
-# --- the client itself
+# --- the client
 
 
-def test_no_broker_is_a_timeout() -> None:
+def test_calls_time_out_without_a_broker() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=400) as admin:
-        began = time.monotonic()
+        start_time = time.monotonic()
         with pytest.raises(KafkaTimeout):
             admin.list_topics()
         with pytest.raises(KafkaTimeout):
             admin.describe_cluster(timeout=0.2)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - start_time < 5
 
 
-def test_a_closed_client_says_so(target: Target) -> None:
+def test_a_closed_client_raises_an_error(target: Target) -> None:
     admin = Admin(bootstrap_servers=target.bootstrap_servers)
     admin.list_topics()
     admin.close()
@@ -495,11 +496,11 @@ def test_a_closed_client_says_so(target: Target) -> None:
         admin.list_topics()
 
 
-def test_the_asyncio_admin_does_the_same(target: Target, topic: str) -> None:
+def test_the_asyncio_admin_client_behaves_like_the_blocking_one(target: Target, topic: str) -> None:
     async def work() -> None:
         async with kavka.aio.Admin(bootstrap_servers=target.bootstrap_servers) as admin:
-            made = await admin.create_topics([NewTopic(topic, 2, 1)])
-            assert made[topic].num_partitions == 2
+            created = await admin.create_topics([NewTopic(topic, 2, 1)])
+            assert created[topic].num_partitions == 2
             cluster, topics = await asyncio.gather(admin.describe_cluster(), admin.list_topics(list_internal=True))
             assert cluster.nodes
             assert topics

@@ -1,4 +1,4 @@
-"""The tests of our clients, against Apache Kafka in place of Kavka: the same results."""
+"""The tests of Kavka's clients also pass against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILES = (
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [targets.APACHE, targets.APACHE_39])
 def test_the_clients_behave_the_same_on_apache_kafka(java_parts: None, name: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--target", name]
         + [f"tests/integration/{file}" for file in FILES],
         cwd=ROOT,
@@ -37,4 +37,4 @@ def test_the_clients_behave_the_same_on_apache_kafka(java_parts: None, name: str
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]

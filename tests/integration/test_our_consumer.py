@@ -1,4 +1,4 @@
-"""Our consumer against a real broker: Kavka by default, Apache Kafka with --target."""
+"""The consumer against a real broker: Kavka by default, Apache Kafka with --target."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_a_poll_returns_no_more_than_max_poll_records(servers: str, make: Make, 
     assert consumer.position((topic, 0)) == 10
 
 
-def test_nothing_in_time_is_no_error(servers: str, make: Make, topic: str) -> None:
+def test_a_poll_without_records_returns_after_its_timeout(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic)
     consumer = make()
     consumer.assign([(topic, 0)])
-    started = time.monotonic()
+    start_time = time.monotonic()
     assert not consumer.poll(0.3)
-    assert 0.25 < time.monotonic() - started < 5
+    assert 0.25 < time.monotonic() - start_time < 5
     assert len(consumer.poll()) == 0
 
 
@@ -99,7 +99,7 @@ def test_records_have_keys_headers_times_and_sizes(servers: str, make: Make, top
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_is_read(servers: str, make: Make, topic: str, codec: str) -> None:
+def test_records_of_every_compression_type_are_read(servers: str, make: Make, topic: str, codec: str) -> None:
     expected = [b"value %d " % i * 20 for i in range(2000)]
     fill(servers, topic, expected, compression_type=codec)
     consumer = make(auto_offset_reset="earliest")
@@ -136,7 +136,7 @@ def test_seek_moves_to_any_offset(servers: str, make: Make, topic: str) -> None:
     assert values(read(consumer, 1))[0] == b"50"
 
 
-def test_seeking_where_there_is_nothing_assigned_is_refused(make: Make, topic: str) -> None:
+def test_seeking_an_unassigned_partition_is_rejected(make: Make, topic: str) -> None:
     consumer = make()
     with pytest.raises(IllegalState, match="not assigned"):
         consumer.seek((topic, 0), 1)
@@ -146,7 +146,7 @@ def test_seeking_where_there_is_nothing_assigned_is_refused(make: Make, topic: s
         consumer.poll()
 
 
-def test_offsets_of_times_beginnings_and_ends(servers: str, make: Make, topic: str) -> None:
+def test_offsets_are_found_by_time_and_at_the_ends(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic, 2)
     with Producer(bootstrap_servers=servers) as producer:
         for i in range(10):
@@ -163,7 +163,7 @@ def test_offsets_of_times_beginnings_and_ends(servers: str, make: Make, topic: s
         consumer.offsets_for_times({both[0]: -1})
 
 
-def test_pause_holds_a_partition_back_without_losing_what_was_fetched(servers: str, make: Make, topic: str) -> None:
+def test_a_paused_partition_returns_no_records_and_loses_none(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic, 2)
     fill(servers, topic, numbers(500), 0)
     fill(servers, topic, numbers(500), 1)
@@ -172,14 +172,14 @@ def test_pause_holds_a_partition_back_without_losing_what_was_fetched(servers: s
     records = read(consumer, 50)
     consumer.pause([(topic, 0)])
     assert consumer.paused() == {(topic, 0)}
-    before = sum(1 for r in records if r.partition == 0)
+    count = sum(1 for r in records if r.partition == 0)
     deadline = time.monotonic() + 20
     while consumer.position((topic, 1)) < 500 and time.monotonic() < deadline:
         records += consumer.poll(0.1)
-    assert sum(1 for r in records if r.partition == 0) == before
+    assert sum(1 for r in records if r.partition == 0) == count
     assert not consumer.poll(0.3)
     consumer.resume([(topic, 0)])
-    records += read(consumer, 500 - before)
+    records += read(consumer, 500 - count)
     assert [r.value for r in records if r.partition == 0] == numbers(500)
     assert [r.value for r in records if r.partition == 1] == numbers(500)
 
@@ -187,7 +187,9 @@ def test_pause_holds_a_partition_back_without_losing_what_was_fetched(servers: s
 @pytest.mark.parametrize(
     ("policy", "expected"), [("earliest", b"old"), ("latest", b"new"), ("by_duration:PT1H", b"young")]
 )
-def test_where_to_begin_is_a_setting(servers: str, make: Make, topic: str, policy: str, expected: bytes) -> None:
+def test_auto_offset_reset_determines_the_first_record(
+    servers: str, make: Make, topic: str, policy: str, expected: bytes
+) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         producer.send(topic, b"old", timestamp=int(time.time() * 1000) - 7_200_000).get(30)
         producer.send(topic, b"young").get(30)
@@ -198,15 +200,15 @@ def test_where_to_begin_is_a_setting(servers: str, make: Make, topic: str, polic
     assert read(consumer, 1)[0].value == expected
 
 
-def test_without_a_policy_a_missing_offset_is_an_error_with_every_poll(servers: str, make: Make, topic: str) -> None:
+def test_without_a_policy_every_poll_raises_an_error_for_a_missing_offset(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(5))
     consumer = make(auto_offset_reset="none", group_id=f"g-{topic}")
     consumer.assign([(topic, 0)])
     for _ in range(2):
-        with pytest.raises(NoOffsetForPartition) as caught:
+        with pytest.raises(NoOffsetForPartition) as raised:
             for _ in range(100):
                 consumer.poll(0.1)
-        assert caught.value.partitions == {(topic, 0)}
+        assert raised.value.partitions == {(topic, 0)}
     consumer.seek((topic, 0), 3)
     assert values(read(consumer, 2)) == numbers(2, 3)
 
@@ -222,10 +224,10 @@ def test_an_offset_out_of_range_is_reset_or_raised(servers: str, make: Make, top
     strict = make(auto_offset_reset="none")
     strict.assign([(topic, 0)])
     strict.seek((topic, 0), 5)
-    with pytest.raises(OffsetOutOfRange) as caught:
+    with pytest.raises(OffsetOutOfRange) as raised:
         for _ in range(100):
             strict.poll(0.1)
-    assert caught.value.offsets == {(topic, 0): 5}
+    assert raised.value.offsets == {(topic, 0): 5}
     strict.seek((topic, 0), 99)
     assert values(read(strict, 1)) == [b"99"]
 
@@ -250,7 +252,7 @@ def test_a_consumer_continues_from_the_committed_offsets_of_another(
     assert values(read(second, 70)) == numbers(70, 30)
 
 
-def test_commits_of_chosen_partitions_and_offsets(servers: str, make: Make, topic: str, group: str) -> None:
+def test_chosen_partitions_and_offsets_are_committed(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 3)
     for partition in range(3):
         fill(servers, topic, numbers(10), partition)
@@ -277,21 +279,21 @@ def test_commit_async_calls_back_in_a_later_poll(servers: str, make: Make, topic
     consumer = make(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([(topic, 0)])
     read(consumer, 10)
-    heard: list[Any] = []
+    callbacks: list[Any] = []
     thread = threading.current_thread()
 
     def callback(offsets: Any, error: Any) -> None:
         assert threading.current_thread() is thread
-        heard.append((offsets, error))
+        callbacks.append((offsets, error))
         raise RuntimeError("this goes to the log")
 
     consumer.commit_async(callback=callback)
-    poll_until([consumer], lambda: bool(heard))
-    assert heard == [({TopicPartition(topic, 0): OffsetAndMetadata(10, "", 0)}, None)]
+    poll_until([consumer], lambda: bool(callbacks))
+    assert callbacks == [({TopicPartition(topic, 0): OffsetAndMetadata(10, "", 0)}, None)]
     assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)] == OffsetAndMetadata(10, "", 0)
 
 
-def test_automatic_commits_come_in_time_and_at_the_end(
+def test_automatic_commits_happen_at_the_interval_and_on_close(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(100))
@@ -312,7 +314,7 @@ def test_automatic_commits_come_in_time_and_at_the_end(
     assert last is not None and last.offset == at_the_end
 
 
-def test_a_loop_that_is_left_commits_what_it_was_given(servers: str, make: Make, topic: str, group: str) -> None:
+def test_leaving_a_loop_commits_the_records_that_it_returned(servers: str, make: Make, topic: str, group: str) -> None:
     fill(servers, topic, numbers(100))
     consumer = make(group_id=group, auto_offset_reset="earliest")
     consumer.subscribe([topic])
@@ -338,7 +340,7 @@ class HandlerError(Exception):
 
 
 def fail_at(offset: int, how: str, consumer: Consumer) -> None:
-    """Read until the record at this offset, whose handler raises."""
+    """Reads up to the record at this offset, whose handler raises an error."""
     if how == "wakeup":
         read(consumer, 1)
         consumer.wakeup()
@@ -363,13 +365,14 @@ def fail_at(offset: int, how: str, consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     ("how", "committed"),
     [
-        # The loop is done with the records before, a poll with those of the polls before.
+        # A loop has handled all records before this one. With poll, the records of earlier polls
+        # are handled.
         ("loop", 25),
         ("poll", 20),
         ("columns", 20),
         # Offsets that the program committed stay committed.
         ("commit", 25),
-        # A poll that raises means that earlier records are done.
+        # A poll that raises an error means that earlier records are handled.
         ("wakeup", 10),
     ],
 )
@@ -386,7 +389,7 @@ def test_a_record_whose_handler_raised_is_not_committed(
         assert other.committed([tp])[tp] == OffsetAndMetadata(committed, "", 0)
 
 
-def test_a_loop_continues_after_a_poll_and_ends_with_close(servers: str, make: Make, topic: str) -> None:
+def test_a_loop_continues_after_a_poll_and_ends_on_close(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(50))
     consumer = make(auto_offset_reset="earliest")
     consumer.assign([(topic, 0)])
@@ -401,7 +404,7 @@ def test_a_loop_continues_after_a_poll_and_ends_with_close(servers: str, make: M
     assert offsets == [5, 6, 7]
 
 
-def test_without_a_group_there_is_nothing_to_commit_or_subscribe(make: Make, topic: str) -> None:
+def test_commit_and_subscribe_require_a_group(make: Make, topic: str) -> None:
     consumer = make()
     for call in (
         consumer.commit_sync,
@@ -443,7 +446,7 @@ def test_arrow_has_all_columns(servers: str, make: Make, topic: str) -> None:
     assert consumer.position((topic, 0)) == 251
 
 
-# --- functions of the program's
+# --- interceptors and deserializers
 
 
 class Failing:
@@ -454,7 +457,7 @@ class Failing:
         raise RuntimeError("this too")
 
 
-def test_interceptors_see_records_and_commits(servers: str, make: Make, topic: str, group: str) -> None:
+def test_interceptors_receive_records_and_commits(servers: str, make: Make, topic: str, group: str) -> None:
     fill(servers, topic, numbers(10))
     commits: list[Any] = []
 
@@ -485,7 +488,7 @@ def test_interceptors_see_records_and_commits(servers: str, make: Make, topic: s
     assert OnlyEven.closed
 
 
-def test_deserializers_by_name_by_object_and_by_function(servers: str, make: Make, topic: str) -> None:
+def test_deserializers_are_set_by_name_object_or_function(servers: str, make: Make, topic: str) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         producer.send(topic, value={"a": 1}, key=7)
     consumer = make(
@@ -498,17 +501,15 @@ def test_deserializers_by_name_by_object_and_by_function(servers: str, make: Mak
     assert (record.key, record.value) == (7, '{"A":1}')
 
 
-def test_a_value_that_cannot_be_deserialised_stops_there_until_it_is_passed(
-    servers: str, make: Make, topic: str
-) -> None:
+def test_a_record_that_cannot_be_deserialized_blocks_until_it_is_skipped(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, [b"1", b"x", b"3"])
     consumer = make(auto_offset_reset="earliest", value_deserializer=lambda data: int(data))
     consumer.assign([(topic, 0)])
     assert values(read(consumer, 1)) == [1]
     for _ in range(2):
-        with pytest.raises(RecordDeserializationError) as caught:
+        with pytest.raises(RecordDeserializationError) as raised:
             consumer.poll(5)
-        assert (caught.value.offset, caught.value.value) == (1, b"x")
+        assert (raised.value.offset, raised.value.value) == (1, b"x")
     consumer.seek((topic, 0), 2)
     assert values(read(consumer, 1)) == [3]
 
@@ -516,7 +517,7 @@ def test_a_value_that_cannot_be_deserialised_stops_there_until_it_is_passed(
 # --- threads
 
 
-def test_a_second_thread_is_refused(servers: str, make: Make, topic: str) -> None:
+def test_concurrent_use_by_a_second_thread_is_rejected(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic)
     consumer = make(group_id=f"g-{topic}")
     consumer.assign([(topic, 0)])
@@ -536,7 +537,7 @@ def test_a_second_thread_is_refused(servers: str, make: Make, topic: str) -> Non
     other.join()
     assert [type(error) for error in refused] == [ConcurrentAccess] * 4
     assert not consumer.poll(0.1)
-    # One after the other is fine.
+    # Threads may use the consumer one after the other.
     answers: list[Any] = []
     third = threading.Thread(target=lambda: answers.append(consumer.poll(0.1)))
     third.start()
@@ -544,29 +545,29 @@ def test_a_second_thread_is_refused(servers: str, make: Make, topic: str) -> Non
     assert len(answers) == 1
 
 
-def test_wakeup_ends_a_poll_that_waits_and_the_next_one_if_none_does(servers: str, make: Make, topic: str) -> None:
+def test_wakeup_ends_the_current_or_the_next_poll(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic)
     consumer = make()
     consumer.assign([(topic, 0)])
     threading.Timer(0.3, consumer.wakeup).start()
-    started = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(Wakeup):
         consumer.poll(30)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - start_time < 10
     consumer.wakeup()
     with pytest.raises(Wakeup):
         consumer.poll(0)
     assert not consumer.poll(0.1)
 
 
-def test_wakeup_ends_other_calls_that_wait(make: Make, topic: str) -> None:
+def test_wakeup_ends_other_blocking_calls(make: Make, topic: str) -> None:
     consumer = make(allow_auto_create_topics=False)
     threading.Timer(0.3, consumer.wakeup).start()
     with pytest.raises(Wakeup):
         consumer.end_offsets([(f"no-{topic}", 0)])
 
 
-def test_a_closed_consumer_says_so(make: Make, topic: str) -> None:
+def test_a_closed_consumer_raises_an_error(make: Make, topic: str) -> None:
     consumer = make(group_id="g")
     consumer.close()
     consumer.close()
@@ -589,7 +590,7 @@ def test_topics_and_partitions_can_be_listed(servers: str, make: Make, topic: st
         consumer.partitions_for(f"no-{topic}", timeout=0.5)
 
 
-def test_metrics_count_what_was_read(servers: str, make: Make, topic: str) -> None:
+def test_metrics_count_consumed_records(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(100))
     consumer = make(auto_offset_reset="earliest")
     consumer.assign([(topic, 0)])
@@ -600,7 +601,7 @@ def test_metrics_count_what_was_read(servers: str, make: Make, topic: str) -> No
     assert metrics["assigned-partitions"] == 1 and metrics["records-lag-max"] == 0
 
 
-def test_lag_is_known_before_the_first_fetch(servers: str, make: Make, topic: str) -> None:
+def test_lag_is_available_before_the_first_fetch(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(10))
     consumer = make(auto_offset_reset="earliest")
     consumer.assign([(topic, 0)])
@@ -628,12 +629,12 @@ def test_lag_is_known_before_the_first_fetch(servers: str, make: Make, topic: st
         ({"interceptor_classes": [object]}, "interceptor.classes"),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str) -> None:
+def test_an_invalid_setting_is_reported_by_name(settings: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(name)):
         Consumer(bootstrap_servers="localhost:1", **settings)
 
 
-def test_wrong_arguments_raise(make: Make, topic: str) -> None:
+def test_invalid_arguments_raise_an_error(make: Make, topic: str) -> None:
     consumer = make(group_id="g")
     with pytest.raises(TypeError, match="either topics or a pattern"):
         consumer.subscribe()
@@ -663,25 +664,21 @@ def test_wrong_arguments_raise(make: Make, topic: str) -> None:
 # --- other methods
 
 
-def test_more_partitions_are_read_when_there_are_more(
-    servers: str, make: Make, topic: str, group: str, protocol: str
-) -> None:
+def test_added_partitions_are_read(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
     make_topic(servers, topic, 1)
-    heard = RecordingListener()
+    listener = RecordingListener()
     consumer = make(**group_settings(protocol), group_id=group, metadata_max_age_ms=200)
-    consumer.subscribe([topic], listener=heard)
+    consumer.subscribe([topic], listener=listener)
     poll_until([consumer], lambda: len(consumer.assignment()) == 1)
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_partitions({topic: NewPartitions(3)})
     poll_until([consumer], lambda: len(consumer.assignment()) == 3)
     fill(servers, topic, [b"x"], 2)
     assert read(consumer, 1)[0].partition == 2
-    assert heard.assignment() == consumer.assignment()
+    assert listener.assignment() == consumer.assignment()
 
 
-def test_a_topic_that_is_not_there_yet_is_read_when_it_is(
-    servers: str, make: Make, topic: str, group: str, protocol: str
-) -> None:
+def test_a_topic_that_is_created_later_is_read(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
     consumer = make(**group_settings(protocol), group_id=group, metadata_max_age_ms=200, allow_auto_create_topics=False)
     consumer.subscribe([topic])
     assert not consumer.poll(1.0)

@@ -1,4 +1,4 @@
-"""Our consumer for asyncio against a real broker."""
+"""The asyncio consumer against a real broker."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_a_group_is_read_with_async_for(servers: str, topic: str, protocol: str)
             assert [r.value for r in await read(consumer, 40)] == numbers(40, 60)
 
     asyncio.run(main())
-    mine = {TopicPartition(topic, 0)}
-    assert events == [("assigned", mine), ("revoked", mine)]
+    partitions = {TopicPartition(topic, 0)}
+    assert events == [("assigned", partitions), ("revoked", partitions)]
 
 
-def test_all_calls_are_there(servers: str, topic: str) -> None:
+def test_all_methods_of_the_blocking_consumer_are_available(servers: str, topic: str) -> None:
     fill(servers, topic, numbers(20))
 
     async def main() -> None:
@@ -88,11 +88,11 @@ def test_all_calls_are_there(servers: str, topic: str) -> None:
             assert (await consumer.offsets_for_times({tp: 0}))[tp].offset == 0  # type: ignore[union-attr]
             assert topic in await consumer.list_topics()
             assert len(await consumer.partitions_for(topic)) == 1
-            heard: list[Any] = []
-            await consumer.commit_async({tp: 3}, lambda offsets, error: heard.append((offsets, error)))
-            while not heard:
+            callbacks: list[Any] = []
+            await consumer.commit_async({tp: 3}, lambda offsets, error: callbacks.append((offsets, error)))
+            while not callbacks:
                 await consumer.poll(0.1)
-            assert heard == [({tp: OffsetAndMetadata(3)}, None)]
+            assert callbacks == [({tp: OffsetAndMetadata(3)}, None)]
             await consumer.seek(tp, 0)
             batch = await consumer.poll_arrow(10)
             assert batch is not None and batch["value"].to_pylist() == numbers(20)
@@ -105,7 +105,7 @@ def test_all_calls_are_there(servers: str, topic: str) -> None:
     asyncio.run(main())
 
 
-def test_a_poll_that_is_cancelled_loses_nothing(servers: str, topic: str, protocol: str) -> None:
+def test_a_cancelled_poll_loses_no_record(servers: str, topic: str, protocol: str) -> None:
     async def main() -> None:
         settings = group_settings(protocol) | {"group_id": f"g-{topic}"}
         async with Consumer(bootstrap_servers=servers, **settings) as consumer:
@@ -126,30 +126,30 @@ def test_a_poll_that_is_cancelled_loses_nothing(servers: str, topic: str, protoc
     asyncio.run(main())
 
 
-def test_two_polls_at_a_time_are_refused_and_wakeup_ends_one(servers: str, topic: str) -> None:
+def test_a_concurrent_poll_is_rejected_and_wakeup_ends_the_first(servers: str, topic: str) -> None:
     make_topic(servers, topic)
 
     async def main() -> None:
         async with assigned(servers, topic) as consumer:
-            waiting = asyncio.create_task(consumer.poll(30))
+            pending_poll = asyncio.create_task(consumer.poll(30))
             await asyncio.sleep(0.2)
             with pytest.raises(ConcurrentAccess):
                 await consumer.poll()
-            # Other calls may be made meanwhile.
+            # Other calls are allowed during a poll.
             assert await consumer.position((topic, 0)) == 0
             consumer.wakeup()
             with pytest.raises(Wakeup):
-                await waiting
-            waiting = asyncio.create_task(consumer.poll(30))
+                await pending_poll
+            pending_poll = asyncio.create_task(consumer.poll(30))
             await asyncio.sleep(0.1)
             await consumer.close()
             with pytest.raises(ClientClosed):
-                await waiting
+                await pending_poll
 
     asyncio.run(main())
 
 
-def test_one_that_is_not_started_says_so(topic: str) -> None:
+def test_a_consumer_that_is_not_started_raises_an_error(topic: str) -> None:
     async def main() -> None:
         consumer = Consumer(bootstrap_servers="127.0.0.1:1")
         with pytest.raises(IllegalState, match="not started"):
@@ -161,7 +161,7 @@ def test_one_that_is_not_started_says_so(topic: str) -> None:
     asyncio.run(main())
 
 
-def test_members_on_one_loop_share_a_topic(servers: str, topic: str, protocol: str) -> None:
+def test_members_on_one_event_loop_share_a_topic(servers: str, topic: str, protocol: str) -> None:
     make_topic(servers, topic, 4)
 
     async def main() -> None:

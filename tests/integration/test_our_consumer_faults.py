@@ -1,5 +1,4 @@
-"""Our consumer under faults: a broker that is killed, connections that break, responses that do
-not arrive."""
+"""The consumer under faults: killed brokers, broken connections, missing responses."""
 
 from __future__ import annotations
 
@@ -33,12 +32,12 @@ Broker = kavka.testing.Broker
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(GROUPS, log_dir=tmp_path / "data") as made:
-        yield made
+    with Broker(GROUPS, log_dir=tmp_path / "data") as broker:
+        yield broker
 
 
 class Writer:
-    """Writes numbers in the background, each once and in order, until it is stopped."""
+    """Produces numbers in a background thread, each once and in order, until it is stopped."""
 
     def __init__(self, servers: str, topic: str, pause: float = 0.0005) -> None:
         self._producer = Producer(bootstrap_servers=servers, enable_idempotence=True, delivery_timeout_ms=60_000)
@@ -69,17 +68,17 @@ def run_for(consumer: Consumer, seconds: float, records: list[bytes | None]) -> 
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_killed_under_load_costs_nothing(broker: Broker, topic: str, protocol: str) -> None:
+def test_no_record_is_lost_when_the_broker_is_killed_under_load(broker: Broker, topic: str, protocol: str) -> None:
     make_topic(broker.bootstrap_servers, topic)
     records: list[bytes | None] = []
-    heard = RecordingListener()
+    listener = RecordingListener()
     with Consumer(
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g",
         auto_commit_interval_ms=100,
         **group_settings(protocol),
     ) as consumer:
-        consumer.subscribe([topic], listener=heard)
+        consumer.subscribe([topic], listener=listener)
         writer = Writer(broker.bootstrap_servers, topic)
         try:
             for _ in range(3):
@@ -94,15 +93,15 @@ def test_a_broker_that_is_killed_under_load_costs_nothing(broker: Broker, topic:
         while len(records) < total and time.monotonic() < deadline:
             records += [r.value for r in consumer.poll(0.2)]
         assert consumer.assignment() == {TopicPartition(topic, 0)}
-    # Not a clean shutdown: a member that had to join again may fetch a record again, but in order,
-    # none missing.
-    if not heard.all("lost"):
+    # After a crash of the broker, a member that had to join again may fetch records again, in order
+    # and without gaps.
+    if not listener.all("lost"):
         assert records == numbers(total)
     assert sorted(set(records), key=int) == numbers(total)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_a_group_continues_after_its_coordinator_was_restarted(broker: Broker, topic: str, protocol: str) -> None:
+def test_a_group_continues_after_a_restart_of_its_coordinator(broker: Broker, topic: str, protocol: str) -> None:
     make_topic(broker.bootstrap_servers, topic, 4)
     settings = {"bootstrap_servers": broker.bootstrap_servers, "group_id": "g", **group_settings(protocol)}
     with Consumer(**settings) as first, Consumer(**settings) as second:
@@ -128,7 +127,7 @@ def test_a_group_continues_after_its_coordinator_was_restarted(broker: Broker, t
 
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Proxy]:
-    """A proxy to a broker that gives it as its own address."""
+    """A proxy to a broker that advertises the address of the proxy."""
     with (
         Proxy(("127.0.0.1", 0)) as proxy,
         Broker(GROUPS, log_dir=tmp_path / "data", advertised_listeners=f"PLAINTEXT://{proxy.address}") as broker,
@@ -137,9 +136,9 @@ def proxied(tmp_path: Path) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_connections_broken_in_the_middle_of_responses_lose_and_repeat_nothing(proxied: Proxy, topic: str) -> None:
-    small = {"batch_size": 10_000, "batch_max_bytes": 0}
-    fill(proxied.address, topic, [b"%d " % i * 100 for i in range(5000)], **small)
+def test_no_record_is_lost_or_repeated_when_connections_break_within_responses(proxied: Proxy, topic: str) -> None:
+    small_batches = {"batch_size": 10_000, "batch_max_bytes": 0}
+    fill(proxied.address, topic, [b"%d " % i * 100 for i in range(5000)], **small_batches)
     proxied.cut_after(200_000)
     with Consumer(
         bootstrap_servers=proxied.address,
@@ -154,7 +153,7 @@ def test_connections_broken_in_the_middle_of_responses_lose_and_repeat_nothing(p
     assert proxied.cuts >= 3
 
 
-def test_a_broker_that_stalls_is_waited_for_and_then_read_on(proxied: Proxy, topic: str) -> None:
+def test_the_consumer_continues_after_a_stalled_broker_resumes(proxied: Proxy, topic: str) -> None:
     fill(proxied.address, topic, numbers(100))
     settings = {"auto_offset_reset": "earliest", "request_timeout_ms": 600, "fetch_max_wait_ms": 100}
     with Consumer(bootstrap_servers=proxied.address, **settings) as consumer:
@@ -169,16 +168,16 @@ def test_a_broker_that_stalls_is_waited_for_and_then_read_on(proxied: Proxy, top
         assert [r.value for r in read(consumer, 50)] == numbers(50, 100)
 
 
-def test_a_group_survives_connections_that_break_all_the_time(proxied: Proxy, topic: str, protocol: str) -> None:
+def test_a_group_survives_connections_that_break_often(proxied: Proxy, topic: str, protocol: str) -> None:
     make_topic(proxied.address, topic, 3)
     fill(proxied.address, topic, [b"%d" % i for i in range(3000)])
     stop = threading.Event()
 
-    def break_them() -> None:
+    def break_connections() -> None:
         while not stop.wait(0.25):
             proxied.drop_all()
 
-    breaking = threading.Thread(target=break_them)
+    breaking = threading.Thread(target=break_connections)
     settings = group_settings(protocol) | {"group_id": "g", "reconnect_backoff_ms": 1, "retry_backoff_ms": 10}
     with Consumer(bootstrap_servers=proxied.address, max_poll_records=100, **settings) as consumer:
         consumer.subscribe([topic])
@@ -195,20 +194,20 @@ def test_a_group_survives_connections_that_break_all_the_time(proxied: Proxy, to
         assert set(records) == set(numbers(3000))
 
 
-def test_no_broker_at_all_is_no_error_of_a_poll(unused_address: str) -> None:
+def test_poll_raises_no_error_without_a_broker(unused_address: str) -> None:
     with Consumer(bootstrap_servers=unused_address, group_id="g") as consumer:
         consumer.subscribe(["t"])
-        started = time.monotonic()
+        start_time = time.monotonic()
         assert not consumer.poll(0.5)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - start_time < 5
         with pytest.raises(KafkaError):
             consumer.list_topics(timeout=0.5)
-        started = time.monotonic()
+        start_time = time.monotonic()
         consumer.close(1.0)
-        assert time.monotonic() - started < 6
+        assert time.monotonic() - start_time < 6
 
 
-def test_a_consumer_may_be_made_before_its_broker(tmp_path: Path, topic: str) -> None:
+def test_a_consumer_may_be_created_before_its_broker_starts(tmp_path: Path, topic: str) -> None:
     broker = Broker(GROUPS, log_dir=tmp_path / "data")
     broker.start()
     port = broker.port
@@ -224,15 +223,15 @@ def test_a_consumer_may_be_made_before_its_broker(tmp_path: Path, topic: str) ->
         broker.close()
 
 
-def test_ctrl_c_leaves_a_consumer_that_can_be_closed(broker: Broker, topic: str) -> None:
+def test_a_consumer_can_be_used_and_closed_after_ctrl_c(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap_servers, topic)
     with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g") as consumer:
         consumer.subscribe([topic])
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        started = time.monotonic()
+        start_time = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(20)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - start_time < 10
         poll_until([consumer], lambda: bool(consumer.assignment()))
 
 

@@ -1,4 +1,4 @@
-"""Groups of our consumers against a real broker: Kavka by default, Apache Kafka with --target."""
+"""Consumer groups against a real broker: Kavka by default, Apache Kafka with --target."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.our_consumer import (
 Make = Callable[..., Consumer]
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
-# In place of a strategy: a group of the new protocol, whose broker assigns.
+# Used in place of a strategy: a group of the consumer protocol, whose broker assigns partitions.
 NEW = pytest.param(None, marks=pytest.mark.new_groups)
 
 
@@ -47,85 +47,85 @@ def partitions(topic: str, count: int) -> set[TopicPartition]:
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, NEW])
-def test_members_share_and_those_that_stay_take_over(
+def test_members_share_partitions_and_take_over_those_of_a_closed_member(
     servers: str, make: Make, topic: str, group: str, strategy: str | None
 ) -> None:
     make_topic(servers, topic, 5)
     settings = group_settings("consumer" if strategy is None else "classic", strategy) | {"group_id": group}
-    heard = [RecordingListener() for _ in range(3)]
+    listeners = [RecordingListener() for _ in range(3)]
     consumers = [make(**settings) for _ in range(3)]
-    for consumer, listener in zip(consumers, heard, strict=True):
+    for consumer, listener in zip(consumers, listeners, strict=True):
         consumer.subscribe([topic], listener=listener)
     poll_until(consumers, balanced(consumers, 5))
     fill(servers, topic, numbers(100))
-    seen: list[bytes | None] = []
+    values: list[bytes | None] = []
     deadline = time.monotonic() + 20
-    while len(seen) < 100 and time.monotonic() < deadline:
+    while len(values) < 100 and time.monotonic() < deadline:
         for consumer in consumers:
-            seen += [r.value for r in consumer.poll(0.05)]
-    assert sorted(seen) == sorted(numbers(100))  # type: ignore[type-var]
+            values += [r.value for r in consumer.poll(0.05)]
+    assert sorted(values) == sorted(numbers(100))  # type: ignore[type-var]
     consumers[1].close()
-    rest = [consumers[0], consumers[2]]
-    poll_until(rest, balanced(rest, 5))
-    for consumer, listener in zip(consumers, heard, strict=True):
-        if consumer in rest:
+    remaining = [consumers[0], consumers[2]]
+    poll_until(remaining, balanced(remaining, 5))
+    for consumer, listener in zip(consumers, listeners, strict=True):
+        if consumer in remaining:
             assert listener.assignment() == consumer.assignment()
         else:
             assert listener.assignment() == set() and not listener.all("lost")
 
 
-def test_nothing_is_read_twice_when_partitions_move(
+def test_no_record_is_read_twice_when_partitions_move(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
-    """With automatic commits what was polled is committed before it is given up."""
+    """With automatic commits, polled records are committed before their partition is revoked."""
     make_topic(servers, topic, 4)
     with Producer(bootstrap_servers=servers) as producer:
         for i in range(2000):
             producer.send(topic, b"%d" % i, partition=i % 4)
     settings = group_settings(protocol, "cooperative-sticky") | {"group_id": group, "max_poll_records": 100}
-    seen: list[bytes | None] = []
+    values: list[bytes | None] = []
     first = make(**settings)
     first.subscribe([topic])
-    seen += [r.value for r in read(first, 300)]
+    values += [r.value for r in read(first, 300)]
     others = [make(**settings) for _ in range(2)]
     for other in others:
         other.subscribe([topic])
     deadline = time.monotonic() + 30
-    while len(seen) < 2000 and time.monotonic() < deadline:
+    while len(values) < 2000 and time.monotonic() < deadline:
         for consumer in (first, *others):
-            seen += [r.value for r in consumer.poll(0.05, max_records=20)]
+            values += [r.value for r in consumer.poll(0.05, max_records=20)]
     for consumer in (first, *others):
-        seen += [r.value for r in consumer.poll(0.3)]
-    assert sorted(seen) == sorted(numbers(2000))  # type: ignore[type-var]
+        values += [r.value for r in consumer.poll(0.3)]
+    assert sorted(values) == sorted(numbers(2000))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("kind", ["cooperative-sticky", NEW])
-def test_a_newcomer_takes_from_others_only_what_it_gets(
+def test_a_cooperative_rebalance_revokes_only_partitions_that_move(
     servers: str, make: Make, topic: str, group: str, kind: str | None
 ) -> None:
     make_topic(servers, topic, 6)
     settings = group_settings("consumer" if kind is None else "classic", kind) | {"group_id": group}
-    heard = RecordingListener()
+    listener = RecordingListener()
     first, second = make(**settings), make(**settings)
-    first.subscribe([topic], listener=heard)
+    first.subscribe([topic], listener=listener)
     poll_until([first], lambda: len(first.assignment()) == 6)
     second.subscribe([topic])
     poll_until([first, second], balanced([first, second], 6))
-    revoked = heard.all("revoked")
+    revoked = listener.all("revoked")
     assert set().union(*revoked) == second.assignment()
-    assert len(heard.all("assigned")[0]) == 6
+    assert len(listener.all("assigned")[0]) == 6
 
 
-def test_an_eager_rebalance_takes_everything_first(servers: str, make: Make, topic: str, group: str) -> None:
+def test_an_eager_rebalance_revokes_all_partitions_first(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 2)
     settings = group_settings("classic", "range") | {"group_id": group}
-    heard = RecordingListener()
+    listener = RecordingListener()
     first, second = make(**settings), make(**settings)
-    first.subscribe([topic], listener=heard)
+    first.subscribe([topic], listener=listener)
     poll_until([first], lambda: len(first.assignment()) == 2)
     second.subscribe([topic])
     poll_until([first, second], balanced([first, second], 2))
-    assert heard.events[:2] == [("assigned", partitions(topic, 2)), ("revoked", partitions(topic, 2))]
+    assert listener.events[:2] == [("assigned", partitions(topic, 2)), ("revoked", partitions(topic, 2))]
 
 
 def test_a_listener_may_commit_and_seek(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
@@ -203,7 +203,7 @@ def test_a_changed_subscription_moves_to_the_other_topic(
     poll_until([consumer], lambda: consumer.assignment() == partitions(topic, 2))
 
 
-def test_two_groups_both_get_everything(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
+def test_each_of_two_groups_reads_all_records(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
     fill(servers, topic, numbers(100))
     for name in ("a", "b"):
         consumer = make(**group_settings(protocol), group_id=f"{group}-{name}")
@@ -211,16 +211,16 @@ def test_two_groups_both_get_everything(servers: str, make: Make, topic: str, gr
         assert [r.value for r in read(consumer, 100)] == numbers(100)
 
 
-def test_a_rebalance_can_be_asked_for(servers: str, make: Make, topic: str, group: str) -> None:
+def test_enforce_rebalance_causes_a_rebalance(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 1)
-    heard = RecordingListener()
+    listener = RecordingListener()
     consumer = make(**group_settings("classic"), group_id=group)
-    consumer.subscribe([topic], listener=heard)
+    consumer.subscribe([topic], listener=listener)
     poll_until([consumer], lambda: len(consumer.assignment()) == 1)
-    before = consumer.group_metadata().generation_id
+    generation = consumer.group_metadata().generation_id
     consumer.enforce_rebalance("to see whether it works")
-    poll_until([consumer], lambda: consumer.group_metadata().generation_id > before and bool(consumer.assignment()))
-    assert [what for what, _ in heard.events] == ["assigned", "revoked", "assigned"]
+    poll_until([consumer], lambda: consumer.group_metadata().generation_id > generation and bool(consumer.assignment()))
+    assert [event for event, _ in listener.events] == ["assigned", "revoked", "assigned"]
     alone = make(group_id=group)
     alone.assign([(topic, 0)])
     with pytest.raises(IllegalState):
@@ -228,7 +228,7 @@ def test_a_rebalance_can_be_asked_for(servers: str, make: Make, topic: str, grou
 
 
 @pytest.mark.new_groups
-def test_members_of_both_protocols_may_be_in_one_group(servers: str, make: Make, topic: str, group: str) -> None:
+def test_members_of_both_protocols_may_share_a_group(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 4)
     classic = make(**group_settings("classic", "range"), group_id=group)
     classic.subscribe([topic])
@@ -240,17 +240,17 @@ def test_members_of_both_protocols_may_be_in_one_group(servers: str, make: Make,
     poll_until([modern], lambda: len(modern.assignment()) == 4)
 
 
-# --- who is out
+# --- removed members
 
 
 def test_a_member_that_polls_too_rarely_loses_its_partitions_and_cannot_commit(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(10))
-    heard = RecordingListener()
+    listener = RecordingListener()
     settings = group_settings(protocol) | {"group_id": group, "enable_auto_commit": False}
     consumer = make(**settings, max_poll_interval_ms=3100, max_poll_records=5)
-    consumer.subscribe([topic], listener=heard)
+    consumer.subscribe([topic], listener=listener)
     assert len(read(consumer, 5)) == 5
     other = make(**settings)
     time.sleep(3.8)
@@ -258,61 +258,63 @@ def test_a_member_that_polls_too_rarely_loses_its_partitions_and_cannot_commit(
     poll_until([other], lambda: other.assignment() == partitions(topic, 1))
     with pytest.raises((CommitFailed, RebalanceInProgress)):
         consumer.commit_sync()
-    poll_until([consumer, other], lambda: bool(heard.all("lost")))
-    assert heard.all("lost") == [partitions(topic, 1)] and not heard.all("revoked")
+    poll_until([consumer, other], lambda: bool(listener.all("lost")))
+    assert listener.all("lost") == [partitions(topic, 1)] and not listener.all("revoked")
     other.close()
     assert read(consumer, 1)[0].offset == 0
 
 
-def test_waiting_long_in_a_poll_is_no_absence(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
+def test_a_long_poll_does_not_remove_the_member(
+    servers: str, make: Make, topic: str, group: str, protocol: str
+) -> None:
     make_topic(servers, topic)
-    heard = RecordingListener()
+    listener = RecordingListener()
     consumer = make(**group_settings(protocol), group_id=group, max_poll_interval_ms=3100)
-    consumer.subscribe([topic], listener=heard)
+    consumer.subscribe([topic], listener=listener)
     poll_until([consumer], lambda: bool(consumer.assignment()))
     consumer.poll(4.5)
-    assert consumer.assignment() and not heard.all("lost")
+    assert consumer.assignment() and not listener.all("lost")
 
 
 def test_a_member_that_is_removed_joins_again(servers: str, make: Make, topic: str, group: str) -> None:
     fill(servers, topic, numbers(5))
-    heard = RecordingListener()
+    listener = RecordingListener()
     consumer = make(**group_settings("classic"), group_id=group)
-    consumer.subscribe([topic], listener=heard)
+    consumer.subscribe([topic], listener=listener)
     read(consumer, 5)
     with Admin(bootstrap_servers=servers) as admin:
         admin.remove_members_from_consumer_group(group)
-    poll_until([consumer], lambda: len(heard.all("assigned")) == 2)
-    assert heard.all("lost") == [partitions(topic, 1)]
+    poll_until([consumer], lambda: len(listener.all("assigned")) == 2)
+    assert listener.all("lost") == [partitions(topic, 1)]
 
 
 # --- static members
 
 
-def test_a_static_member_that_comes_back_causes_no_rebalance(
+def test_a_static_member_that_rejoins_causes_no_rebalance(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     make_topic(servers, topic, 4)
     settings = group_settings(protocol) | {"group_id": group}
-    heard = RecordingListener()
+    listener = RecordingListener()
     first = make(**settings, group_instance_id="one")
     second = make(**settings, group_instance_id="two")
-    first.subscribe([topic], listener=heard)
+    first.subscribe([topic], listener=listener)
     second.subscribe([topic])
     poll_until([first, second], balanced([first, second], 4))
-    had, events = second.assignment(), len(heard.events)
+    assignment, events = second.assignment(), len(listener.events)
     second.close()
     again = make(**settings, group_instance_id="two")
     again.subscribe([topic])
-    poll_until([first, again], lambda: again.assignment() == had)
+    poll_until([first, again], lambda: again.assignment() == assignment)
     poll_until([first, again], lambda: True)
     for _ in range(5):
         first.poll(0.1)
-    assert len(heard.events) == events
+    assert len(listener.events) == events
     assert again.group_metadata().group_instance_id == "two"
 
 
-def test_a_static_member_may_leave_for_good(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
+def test_a_static_member_may_leave_permanently(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
     make_topic(servers, topic, 2)
     settings = group_settings(protocol) | {"group_id": group}
     first, second = make(**settings), make(**settings, group_instance_id="two")
@@ -320,12 +322,12 @@ def test_a_static_member_may_leave_for_good(servers: str, make: Make, topic: str
     second.subscribe([topic])
     poll_until([first, second], balanced([first, second], 2))
     second.close(leave_group=True)
-    started = time.monotonic()
+    start_time = time.monotonic()
     poll_until([first], lambda: len(first.assignment()) == 2)
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - start_time < 2.5
 
 
-def test_a_second_member_with_the_same_instance_id_takes_its_place_or_is_refused(
+def test_a_second_member_with_the_same_instance_id_replaces_the_first_or_is_rejected(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     make_topic(servers, topic, 1)
@@ -334,12 +336,12 @@ def test_a_second_member_with_the_same_instance_id_takes_its_place_or_is_refused
     first.subscribe([topic])
     poll_until([first], lambda: bool(first.assignment()))
     second.subscribe([topic])
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             second.poll(0.1)
             first.poll(0.1)
-    assert caught.value.code.name in ("FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID")
+    assert raised.value.code.name in ("FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID")
 
 
 # --- patterns
@@ -348,7 +350,7 @@ def test_a_second_member_with_the_same_instance_id_takes_its_place_or_is_refused
 @pytest.mark.parametrize(
     "how", ["classic", *(pytest.param(how, marks=pytest.mark.new_groups) for how in ("here", "there"))]
 )
-def test_a_pattern_takes_in_new_topics(servers: str, make: Make, group: str, how: str) -> None:
+def test_a_pattern_includes_new_topics(servers: str, make: Make, group: str, how: str) -> None:
     name = f"p{uuid.uuid4().hex[:8]}"
     make_topic(servers, f"{name}-a", 2)
     make_topic(servers, f"other-{name}-a", 1)
@@ -366,7 +368,9 @@ def test_a_pattern_takes_in_new_topics(servers: str, make: Make, group: str, how
     assert consumer.subscription() == {f"{name}-a", f"{name}-b"}
 
 
-def test_a_consumer_with_a_pattern_joins_once_it_knows_what_it_stands_for(servers: str, make: Make, group: str) -> None:
+def test_a_consumer_with_a_pattern_joins_after_it_has_resolved_the_pattern(
+    servers: str, make: Make, group: str
+) -> None:
     name = f"p{uuid.uuid4().hex[:8]}"
     make_topic(servers, f"{name}-a", 1)
     for number in range(6):
@@ -386,21 +390,21 @@ def test_a_consumer_with_a_pattern_joins_once_it_knows_what_it_stands_for(server
 
 
 @pytest.mark.new_groups
-def test_a_pattern_that_the_broker_does_not_take_is_an_error(servers: str, make: Make, group: str) -> None:
+def test_a_pattern_that_the_broker_rejects_is_an_error(servers: str, make: Make, group: str) -> None:
     consumer = make(**group_settings("consumer"), group_id=group)
     consumer.subscribe(pattern="(")
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         for _ in range(100):
             consumer.poll(0.1)
-    assert caught.value.code.name == "INVALID_REGULAR_EXPRESSION"
+    assert raised.value.code.name == "INVALID_REGULAR_EXPRESSION"
 
 
 # --- assignors
 
 
 class MostToTheFirst:
-    """A custom assignor: everything but the last partition of each topic to the first member by
-    name."""
+    """A custom assignor. The first member by name gets all partitions of each topic except the
+    last."""
 
     name = "most-to-the-first"
 
@@ -423,7 +427,7 @@ class MostToTheFirst:
         self.assignments.append((assignment.partitions, generation))
 
 
-def test_an_assignor_of_ones_own(servers: str, make: Make, topic: str, group: str) -> None:
+def test_a_custom_assignor_assigns_the_partitions(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 5)
     own = [MostToTheFirst(), MostToTheFirst()]
     settings = group_settings("classic") | {"group_id": group}
@@ -434,28 +438,28 @@ def test_an_assignor_of_ones_own(servers: str, make: Make, topic: str, group: st
     assert sorted(len(assignor.assignments[-1][0]) for assignor in own) == [1, 4]
 
 
-def test_members_without_a_common_assignor_are_refused(servers: str, make: Make, topic: str, group: str) -> None:
+def test_members_without_a_common_assignor_are_rejected(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 1)
     first = make(**group_settings("classic", "range"), group_id=group)
     first.subscribe([topic])
     poll_until([first], lambda: bool(first.assignment()))
     second = make(**group_settings("classic", "roundrobin"), group_id=group)
     second.subscribe([topic])
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         for _ in range(100):
             second.poll(0.1)
-    assert caught.value.code.name == "INCONSISTENT_GROUP_PROTOCOL"
+    assert raised.value.code.name == "INCONSISTENT_GROUP_PROTOCOL"
 
 
-# --- with other clients in one group
+# --- groups with other clients
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_a_group_shared_with_librdkafka(servers: str, make: Make, topic: str, group: str, strategy: str) -> None:
-    from confluent_kafka import Consumer as Theirs
+def test_a_group_is_shared_with_librdkafka(servers: str, make: Make, topic: str, group: str, strategy: str) -> None:
+    from confluent_kafka import Consumer as ConfluentConsumer
 
     make_topic(servers, topic, 4)
-    theirs = Theirs(
+    confluent = ConfluentConsumer(
         {
             "bootstrap.servers": servers,
             "group.id": group,
@@ -465,27 +469,27 @@ def test_a_group_shared_with_librdkafka(servers: str, make: Make, topic: str, gr
         }
     )
     try:
-        theirs.subscribe([topic])
-        ours = make(**group_settings("classic", strategy), group_id=group)
-        ours.subscribe([topic])
+        confluent.subscribe([topic])
+        consumer = make(**group_settings("classic", strategy), group_id=group)
+        consumer.subscribe([topic])
         deadline = time.monotonic() + 30
-        while not (len(ours.assignment()) == 2 and len(theirs.assignment()) == 2):
-            assert time.monotonic() < deadline, (ours.assignment(), theirs.assignment())
-            theirs.poll(0.05)
-            ours.poll(0.05)
-        assert {(t.topic, t.partition) for t in theirs.assignment()} | ours.assignment() == partitions(topic, 4)
-        theirs.close()
-        theirs = None  # type: ignore[assignment]
-        poll_until([ours], lambda: len(ours.assignment()) == 4)
+        while not (len(consumer.assignment()) == 2 and len(confluent.assignment()) == 2):
+            assert time.monotonic() < deadline, (consumer.assignment(), confluent.assignment())
+            confluent.poll(0.05)
+            consumer.poll(0.05)
+        assert {(t.topic, t.partition) for t in confluent.assignment()} | consumer.assignment() == partitions(topic, 4)
+        confluent.close()
+        confluent = None  # type: ignore[assignment]
+        poll_until([consumer], lambda: len(consumer.assignment()) == 4)
     finally:
-        if theirs is not None:
-            theirs.close()
+        if confluent is not None:
+            confluent.close()
 
 
 # --- transactions
 
 
-def test_read_committed_sees_only_what_was_committed(servers: str, make: Make, topic: str) -> None:
+def test_read_committed_returns_only_committed_records(servers: str, make: Make, topic: str) -> None:
     make_topic(servers, topic)
     with Producer(bootstrap_servers=servers, transactional_id=f"tx-{topic}") as producer:
         producer.init_transactions()
@@ -517,7 +521,9 @@ def test_read_committed_sees_only_what_was_committed(servers: str, make: Make, t
         assert [r.value for r in read(consumer, 1)] == [b"open"]
 
 
-def test_offsets_go_with_a_transaction(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
+def test_offsets_are_committed_with_a_transaction(
+    servers: str, make: Make, topic: str, group: str, protocol: str
+) -> None:
     fill(servers, topic, numbers(20))
     target = f"{topic}-out"
     make_topic(servers, target)

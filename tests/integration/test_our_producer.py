@@ -1,4 +1,4 @@
-"""Our producer against a real broker: Kavka by default, Apache Kafka with --target."""
+"""The producer against a real broker: Kavka by default, Apache Kafka with --target."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ from tests.support.targets import Target
 
 @pytest.fixture
 def producer(target: Target) -> Iterator[Producer]:
-    with Producer(bootstrap_servers=target.bootstrap_servers) as made:
-        yield made
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        yield producer
 
 
-def make_topic(target: Target, name: str, partitions: int = 1, **configs: str) -> None:
+def create_topic(target: Target, name: str, partitions: int = 1, **configs: str) -> None:
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, configs=settings)])
 
 
-def test_the_example_of_the_documentation(target: Target, topic: str) -> None:
-    seen: list[Any] = []
+def test_the_example_of_the_documentation_works(target: Target, topic: str) -> None:
+    outcomes: list[Any] = []
     with Producer({"bootstrap.servers": target.bootstrap_servers, "acks": "all"}) as producer:
         future = producer.send(topic, key="k1", value="v1")
         metadata = future.get(timeout=30)
         assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
         assert (metadata.serialized_key_size, metadata.serialized_value_size) == (2, 2)
-        producer.send(topic, value=b"x", callback=lambda metadata, error: seen.append((metadata.offset, error)))
-    assert seen == [(1, None)]
+        producer.send(topic, value=b"x", callback=lambda metadata, error: outcomes.append((metadata.offset, error)))
+    assert outcomes == [(1, None)]
     records = read_all(target.bootstrap_servers, topic)
     assert [(r.key, r.value) for r in records] == [(b"k1", b"v1"), (None, b"x")]
     assert abs(records[0].timestamp - time.time() * 1000) < 60_000
 
 
-def test_headers_timestamps_and_tombstones_arrive_as_they_were(producer: Producer, target: Target, topic: str) -> None:
+def test_headers_timestamps_and_tombstones_are_delivered_unchanged(
+    producer: Producer, target: Target, topic: str
+) -> None:
     producer.send(topic, None, key=b"k", timestamp=123_456, headers=[("a", b"1"), ("b", None)])
     producer.send(ProducerRecord(topic, b"v", headers={"c": b"2"}))
     producer.flush(30)
@@ -61,7 +63,7 @@ def test_headers_timestamps_and_tombstones_arrive_as_they_were(producer: Produce
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_is_read_again(target: Target, topic: str, codec: str) -> None:
+def test_records_of_every_compression_type_are_read(target: Target, topic: str, codec: str) -> None:
     values = [b"value %d " % i * 20 for i in range(3000)]
     with Producer(bootstrap_servers=target.bootstrap_servers, compression_type=codec) as producer:
         for value in values:
@@ -70,23 +72,25 @@ def test_every_compression_is_read_again(target: Target, topic: str, codec: str)
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_acknowledgement_level_delivers(target: Target, topic: str, acks: str) -> None:
-    make_topic(target, topic)
+def test_records_are_delivered_with_every_acks_setting(target: Target, topic: str, acks: str) -> None:
+    create_topic(target, topic)
     with Producer(bootstrap_servers=target.bootstrap_servers, acks=acks) as producer:
         future = [producer.send(topic, b"%d" % i) for i in range(500)][-1]
         assert future.get(30).offset == (-1 if acks == "0" else 499)
     assert len(read_values(target.bootstrap_servers, topic, at_least=500)) == 500
 
 
-def test_keys_go_where_kafkas_own_producer_puts_them(producer: Producer, target: Target, topic: str) -> None:
-    make_topic(target, topic, 10)
+def test_keys_are_assigned_to_the_same_partitions_as_by_kafkas_producer(
+    producer: Producer, target: Target, topic: str
+) -> None:
+    create_topic(target, topic, 10)
     # Utils.toPositive(Utils.murmur2(key)) % 10, of kafka-clients.
     for key, hash_ in {"21": -973932308, "foobar": -790332482, "abc": 479470107}.items():
         assert producer.send(topic, b"", key=key).get(30).partition == (hash_ & 0x7FFFFFFF) % 10
 
 
 def test_records_without_a_key_are_spread_over_all_partitions(target: Target, topic: str) -> None:
-    make_topic(target, topic, 3)
+    create_topic(target, topic, 3)
     with Producer(bootstrap_servers=target.bootstrap_servers, batch_size=1000) as producer:
         futures = [producer.send(topic, b"x" * 100) for _ in range(600)]
         producer.flush(30)
@@ -95,7 +99,7 @@ def test_records_without_a_key_are_spread_over_all_partitions(target: Target, to
     assert min(count.values()) > 80
 
 
-def test_a_partitioner_of_ones_own_decides(target: Target, topic: str) -> None:
+def test_a_custom_partitioner_chooses_the_partition(target: Target, topic: str) -> None:
     class Last:
         def configure(self, configs: Any) -> None:
             self.offset = int(configs["my.offset"])
@@ -108,14 +112,14 @@ def test_a_partitioner_of_ones_own_decides(target: Target, topic: str) -> None:
             closed.append(True)
 
     closed: list[bool] = []
-    make_topic(target, topic, 4)
+    create_topic(target, topic, 4)
     with Producer(bootstrap_servers=target.bootstrap_servers, partitioner_class=Last, my_offset=1) as producer:
         assert producer.send(topic, "v", key=17).get(30).partition == 3
     assert closed == [True]
 
 
 def test_many_threads_may_share_a_producer(producer: Producer, target: Target, topic: str) -> None:
-    make_topic(target, topic, 2)
+    create_topic(target, topic, 2)
 
     def work(number: int) -> None:
         for i in range(2000):
@@ -130,29 +134,29 @@ def test_many_threads_may_share_a_producer(producer: Producer, target: Target, t
     for partition in range(2):
         values = read_values(target.bootstrap_servers, topic, partition)
         for number in (partition, partition + 2):
-            own = [value for value in values if value.startswith(b"%d-" % number)]
-            assert own == [b"%d-%d" % (number, i) for i in range(2000)]
+            values_of_thread = [value for value in values if value.startswith(b"%d-" % number)]
+            assert values_of_thread == [b"%d-%d" % (number, i) for i in range(2000)]
 
 
 # --- settings
 
 
 def test_batches_above_the_topics_limit_are_split(target: Target, topic: str) -> None:
-    make_topic(target, topic, max_message_bytes="3000")
+    create_topic(target, topic, max_message_bytes="3000")
     settings = {"batch_size": 20_000, "linger_ms": 50}
     with Producer(bootstrap_servers=target.bootstrap_servers, **settings) as producer:
         futures = [producer.send(topic, b"%0500d" % i) for i in range(100)]
         producer.flush(30)
         assert [future.get(0).offset for future in futures] == list(range(100))
         assert producer.metrics()["batch-split-total"] > 0
-        with pytest.raises(KafkaError) as caught:
+        with pytest.raises(KafkaError) as raised_error:
             producer.send(topic, b"x" * 4000).get(30)
-        assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        assert raised_error.value.code == ErrorCode.MESSAGE_TOO_LARGE
         assert producer.send(topic, b"after").get(30).offset == 100
     assert read_values(target.bootstrap_servers, topic)[:100] == [b"%0500d" % i for i in range(100)]
 
 
-def test_a_record_above_max_request_size_is_an_outcome_not_an_exception(producer: Producer, topic: str) -> None:
+def test_a_record_above_max_request_size_fails_its_future(producer: Producer, topic: str) -> None:
     called: list[Any] = []
     future = producer.send(topic, b"x" * 2_000_000, callback=lambda metadata, error: called.append(error))
     with pytest.raises(KafkaError, match=r"max\.request\.size"):
@@ -160,8 +164,8 @@ def test_a_record_above_max_request_size_is_an_outcome_not_an_exception(producer
     assert called == [future.exception(0)]
 
 
-def test_older_names_work_as_todays(target: Target, topic: str) -> None:
-    old = {
+def test_deprecated_names_of_settings_work(target: Target, topic: str) -> None:
+    deprecated = {
         "metadata.broker.list": target.bootstrap_servers,
         "request.required.acks": "-1",
         "batch.num.messages": "10",
@@ -171,44 +175,44 @@ def test_older_names_work_as_todays(target: Target, topic: str) -> None:
         "producer.type": "sync",
         "serializer.class": "kafka.serializer.StringEncoder",
     }
-    with Producer(old) as producer:
+    with Producer(deprecated) as producer:
         future = producer.send(topic, "text")
         assert future.done()
     assert read_values(target.bootstrap_servers, topic) == [b"text"]
 
 
-def test_a_topic_that_cannot_be_is_said_to_be_so(producer: Producer) -> None:
-    with pytest.raises(KafkaError) as caught:
+def test_an_invalid_topic_name_fails_the_record(producer: Producer) -> None:
+    with pytest.raises(KafkaError) as raised_error:
         producer.send("not/a/topic", b"x").get(10)
-    assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert raised_error.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_partition_that_is_not_there_is_waited_for_and_then_an_error(target: Target, topic: str) -> None:
-    make_topic(target, topic, 2)
+def test_send_waits_for_a_missing_partition_and_then_fails(target: Target, topic: str) -> None:
+    create_topic(target, topic, 2)
     with Producer(bootstrap_servers=target.bootstrap_servers, max_block_ms=500) as producer:
         with pytest.raises(KafkaTimeout, match="no partition 7"):
             producer.send(topic, b"x", partition=7).get(10)
         with pytest.raises(ValueError, match="partition"):
             producer.send(topic, b"x", partition=-1)
-        sender = threading.Timer(
+        timer = threading.Timer(
             0.2, lambda: Admin(bootstrap_servers=target.bootstrap_servers).create_partitions({topic: 3})
         )
-        sender.start()
+        timer.start()
         producer._core._max_block = 30
         assert producer.send(topic, b"x", partition=2).get(30).partition == 2
-        sender.join()
+        timer.join()
 
 
-def test_no_broker_is_an_error_after_max_block() -> None:
+def test_send_fails_after_max_block_without_a_broker() -> None:
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer:
-        began = time.monotonic()
+        start_time = time.monotonic()
         with pytest.raises(KafkaTimeout, match="no metadata of topic t"):
             producer.send("t", b"x").get(10)
-        assert 0.2 < time.monotonic() - began < 5
+        assert 0.2 < time.monotonic() - start_time < 5
 
 
-def test_partitions_and_metrics_can_be_asked_for(producer: Producer, target: Target, topic: str) -> None:
-    make_topic(target, topic, 3)
+def test_partitions_and_metrics_are_available(producer: Producer, target: Target, topic: str) -> None:
+    create_topic(target, topic, 3)
     assert [p.partition for p in producer.partitions_for(topic)] == [0, 1, 2]
     producer.send(topic, b"x").get(30)
     metrics = producer.metrics()
@@ -217,11 +221,11 @@ def test_partitions_and_metrics_can_be_asked_for(producer: Producer, target: Tar
     assert metrics["request-latency-avg"] > 0
 
 
-# --- what users' code does
+# --- interceptors, callbacks and serializers
 
 
 class Recorder:
-    """An interceptor that changes records and remembers outcomes."""
+    """An interceptor that changes records and stores outcomes."""
 
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
@@ -246,7 +250,7 @@ class Broken:
         raise RuntimeError("broken on_acknowledgement")
 
 
-def test_interceptors_see_every_record_and_outcome_and_a_broken_one_is_ignored(
+def test_interceptors_receive_all_records_and_outcomes_and_failing_ones_are_ignored(
     target: Target, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
@@ -269,63 +273,63 @@ def test_interceptors_see_every_record_and_outcome_and_a_broken_one_is_ignored(
 def test_an_error_of_a_callback_is_logged_and_ignored(
     producer: Producer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def bad(metadata: Any, error: Any) -> None:
-        raise RuntimeError("a bad callback")
+    def fail(metadata: Any, error: Any) -> None:
+        raise RuntimeError("failed callback")
 
-    producer.send(topic, b"a", callback=bad).get(30)
+    producer.send(topic, b"a", callback=fail).get(30)
     assert producer.send(topic, b"b").get(30).offset == 1
     producer.flush(10)
-    assert "a bad callback" in caplog.text
+    assert "failed callback" in caplog.text
 
 
 def test_a_callback_may_send_more(producer: Producer, target: Target, topic: str) -> None:
     done = threading.Event()
 
-    def again(metadata: Any, error: Any) -> None:
+    def send_next(metadata: Any, error: Any) -> None:
         if metadata.offset < 5:
-            producer.send(topic, b"%d" % (metadata.offset + 1), callback=again)
+            producer.send(topic, b"%d" % (metadata.offset + 1), callback=send_next)
         else:
             done.set()
 
-    producer.send(topic, b"0", callback=again)
+    producer.send(topic, b"0", callback=send_next)
     assert done.wait(30)
     assert read_values(target.bootstrap_servers, topic) == [b"%d" % i for i in range(6)]
 
 
-def test_waiting_inside_a_callback_is_refused(producer: Producer, topic: str) -> None:
+def test_waiting_inside_a_callback_raises_an_error(producer: Producer, topic: str) -> None:
     raised: list[Any] = []
 
-    def waits(metadata: Any, error: Any) -> None:
+    def flush(metadata: Any, error: Any) -> None:
         try:
             producer.flush()
         except KafkaTimeout as error:
             raised.append(error)
 
-    producer.send(topic, b"x", callback=waits).get(30)
+    producer.send(topic, b"x", callback=flush).get(30)
     producer.flush(10)
     assert len(raised) == 1
 
 
-def test_an_error_of_a_serializer_is_raised_by_send_and_the_next_record_is_sent(target: Target, topic: str) -> None:
-    def picky(value: str) -> bytes:
+def test_send_raises_the_error_of_a_serializer_and_later_records_are_sent(target: Target, topic: str) -> None:
+    def serialize(value: str) -> bytes:
         if value == "bad":
-            raise RuntimeError("do not like it")
+            raise RuntimeError("invalid value")
         return value.encode()
 
-    with Producer(bootstrap_servers=target.bootstrap_servers, value_serializer=picky) as producer:
+    with Producer(bootstrap_servers=target.bootstrap_servers, value_serializer=serialize) as producer:
         producer.send(topic, "good")
-        with pytest.raises(SerializationError, match="do not like it"):
+        with pytest.raises(SerializationError, match="invalid value"):
             producer.send(topic, "bad")
         producer.send(topic, "better")
     assert read_values(target.bootstrap_servers, topic) == [b"good", b"better"]
 
 
-# --- the end
+# --- flush and close
 
 
-def test_close_sends_what_is_left_and_then_nothing_goes(target: Target, topic: str) -> None:
+def test_close_sends_buffered_records_and_later_sends_fail(target: Target, topic: str) -> None:
     producer = Producer(bootstrap_servers=target.bootstrap_servers, linger_ms=60_000, batch_size=1 << 20)
-    make_topic(target, topic)
+    create_topic(target, topic)
     futures = [producer.send(topic, b"%d" % i) for i in range(100)]
     assert not futures[-1].done()
     producer.close(30)
@@ -346,8 +350,8 @@ def test_flush_does_not_wait_for_linger(target: Target, topic: str) -> None:
 # --- transactions
 
 
-def test_a_transaction_counts_as_a_whole(target: Target, topic: str) -> None:
-    make_topic(target, topic, 2)
+def test_a_transaction_is_atomic(target: Target, topic: str) -> None:
+    create_topic(target, topic, 2)
     name = f"tx-{uuid.uuid4().hex[:8]}"
     with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as producer:
         with pytest.raises(IllegalState, match="init_transactions"):
@@ -378,8 +382,8 @@ def test_a_transaction_counts_as_a_whole(target: Target, topic: str) -> None:
     assert b"aborted" in read_values(target.bootstrap_servers, topic)
 
 
-def test_offsets_are_committed_with_the_transaction_or_not_at_all(target: Target, topic: str) -> None:
-    make_topic(target, topic)
+def test_offsets_are_committed_only_with_the_transaction(target: Target, topic: str) -> None:
+    create_topic(target, topic)
     group, tp = f"g-{topic}", TopicPartition(topic, 0)
     with (
         Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=f"tx-{topic}") as producer,
@@ -397,25 +401,25 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(target: Target
         assert admin.list_consumer_group_offsets(group, [tp], require_stable=True)[tp].offset == 7  # type: ignore[union-attr]
 
 
-def test_a_second_producer_with_the_same_transactional_id_shuts_the_first_out(target: Target, topic: str) -> None:
+def test_a_second_producer_with_the_same_transactional_id_fences_the_first(target: Target, topic: str) -> None:
     settings = {"bootstrap_servers": target.bootstrap_servers, "transactional_id": f"tx-{topic}"}
     with Producer(**settings) as first, Producer(**settings) as second:
         first.init_transactions(60)
         first.begin_transaction()
         first.send(topic, b"first").get(30)
         second.init_transactions(60)
-        with pytest.raises(KafkaError) as caught:
+        with pytest.raises(KafkaError) as raised_error:
             first.send(topic, b"first again")
             first.commit_transaction(60)
-        assert caught.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+        assert raised_error.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
         second.begin_transaction()
         second.send(topic, b"second")
         second.commit_transaction(60)
     assert read_values(target.bootstrap_servers, topic, committed=True) == [b"second"]
 
 
-def test_a_failed_record_fails_the_transaction_and_abort_leads_out_of_it(target: Target, topic: str) -> None:
-    make_topic(target, topic, max_message_bytes="2000")
+def test_a_failed_record_fails_the_transaction_until_it_is_aborted(target: Target, topic: str) -> None:
+    create_topic(target, topic, max_message_bytes="2000")
     with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=f"tx-{topic}") as producer:
         producer.init_transactions(60)
         producer.begin_transaction()
@@ -441,7 +445,7 @@ def test_closing_in_a_transaction_aborts_it(target: Target, topic: str) -> None:
     assert read_values(target.bootstrap_servers, topic, committed=True) == []
 
 
-def test_without_a_transactional_id_there_are_no_transactions(producer: Producer) -> None:
+def test_transactions_require_a_transactional_id(producer: Producer) -> None:
     with pytest.raises(IllegalState, match=r"transactional\.id"):
         producer.begin_transaction()
 
@@ -449,7 +453,7 @@ def test_without_a_transactional_id_there_are_no_transactions(producer: Producer
 # --- asyncio
 
 
-def test_the_asyncio_producer_does_the_same(target: Target, topic: str) -> None:
+def test_the_asyncio_producer_behaves_like_the_blocking_one(target: Target, topic: str) -> None:
     async def work() -> None:
         async with kavka.aio.Producer(bootstrap_servers=target.bootstrap_servers) as producer:
             assert (await producer.send_and_wait(topic, "first", key="k")).offset == 0
@@ -468,7 +472,7 @@ def test_the_asyncio_producer_does_the_same(target: Target, topic: str) -> None:
     assert len(read_values(target.bootstrap_servers, topic)) == 1001
 
 
-def test_the_asyncio_producer_waits_for_room_without_blocking_the_loop(target: Target, topic: str) -> None:
+def test_the_asyncio_producer_waits_for_buffer_memory_without_blocking_the_loop(target: Target, topic: str) -> None:
     async def work() -> int:
         ticks = 0
 
@@ -489,7 +493,7 @@ def test_the_asyncio_producer_waits_for_room_without_blocking_the_loop(target: T
     assert read_values(target.bootstrap_servers, topic) == [b"%0500d" % i for i in range(2000)]
 
 
-def test_asyncio_transactions(target: Target, topic: str) -> None:
+def test_the_asyncio_producer_commits_and_aborts_transactions(target: Target, topic: str) -> None:
     async def work() -> None:
         settings = {"bootstrap_servers": target.bootstrap_servers, "transactional_id": f"tx-{topic}"}
         async with kavka.aio.Producer(**settings) as producer:

@@ -1,4 +1,4 @@
-"""Our producer when things break: the broker, the connection, the patience."""
+"""The producer under faults: killed brokers, broken connections, timeouts, a full buffer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.records]
 
 
 def in_thread(work: Callable[[], Any]) -> Future[Any]:
-    """The test's own thread starts the brokers: they end with the thread that started them."""
+    """Runs the work in a thread. The main thread must start the brokers: they end with the thread
+    that started them."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -39,7 +40,7 @@ def in_thread(work: Callable[[], Any]) -> Future[Any]:
 
 @pytest.fixture
 def own_broker(target_name: str, tmp_path: Path) -> Iterator[Target]:
-    """A broker that the test may harm."""
+    """A broker that only this test uses and may kill."""
     broker = targets.start_target(target_name, tmp_path / "broker", {"auto.create.topics.enable": "true"})
     try:
         yield broker
@@ -49,8 +50,8 @@ def own_broker(target_name: str, tmp_path: Path) -> Iterator[Target]:
 
 @pytest.fixture
 def behind_proxy(target_name: str, tmp_path: Path) -> Iterator[tuple[Proxy, Target]]:
-    """A broker that clients reach only through a proxy, which is the address that it gives
-    itself."""
+    """A broker that advertises the address of a proxy, so that clients reach it through the
+    proxy."""
     with Proxy(("127.0.0.1", 0)) as proxy:
         overrides = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
         broker = targets.start_target(target_name, tmp_path / "broker", overrides)
@@ -61,9 +62,7 @@ def behind_proxy(target_name: str, tmp_path: Path) -> Iterator[tuple[Proxy, Targ
             broker.close()
 
 
-def test_a_broker_killed_and_started_again_under_load_loses_nothing_and_doubles_nothing(
-    own_broker: Target, topic: str
-) -> None:
+def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed_under_load(own_broker: Target, topic: str) -> None:
     stop = threading.Event()
     errors: list[BaseException] = []
     settings = {"delivery_timeout_ms": 120_000, "batch_size": 2000, "batch_max_bytes": 0, "linger_ms": 0}
@@ -96,7 +95,7 @@ def test_a_broker_killed_and_started_again_under_load_loses_nothing_and_doubles_
     assert read_values(own_broker.bootstrap_servers, topic) == [b"%d" % i for i in range(count)]
 
 
-def test_transactions_survive_a_broker_killed_under_them(own_broker: Target, topic: str) -> None:
+def test_transactions_survive_kills_of_the_broker(own_broker: Target, topic: str) -> None:
     settings = {"bootstrap_servers": own_broker.bootstrap_servers, "transactional_id": "tx"}
     committed: list[bytes] = []
     stop = threading.Event()
@@ -128,11 +127,11 @@ def test_transactions_survive_a_broker_killed_under_them(own_broker: Target, top
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_connections_broken_in_the_middle_of_a_response_lose_and_repeat_nothing(
+def test_no_record_is_lost_or_repeated_when_connections_break_within_responses(
     behind_proxy: tuple[Proxy, Target], topic: str, seed: int
 ) -> None:
     proxy, broker = behind_proxy
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     count = 20_000
     with Producer(bootstrap_servers=proxy.address, batch_size=2000, batch_max_bytes=0, retry_backoff_ms=10) as producer:
         producer.send(topic, b"warm").get(30)
@@ -140,7 +139,7 @@ def test_connections_broken_in_the_middle_of_a_response_lose_and_repeat_nothing(
             producer.send(topic, b"%d" % i)
             if i % 1000 == 0:
                 # A Produce response has about 60 bytes, the handshake of a connection about 700.
-                proxy.cut_after(chance.randrange(700, 3000))
+                proxy.cut_after(rng.randrange(700, 3000))
                 time.sleep(0.02)
             if i % 5000 == 4999:
                 proxy.drop_all()
@@ -152,7 +151,7 @@ def test_connections_broken_in_the_middle_of_a_response_lose_and_repeat_nothing(
     assert read_values(broker.bootstrap_servers, topic) == [b"warm", *(b"%d" % i for i in range(count))]
 
 
-def test_a_stalled_broker_fails_records_in_time_and_those_after_it_arrive(
+def test_records_fail_while_the_broker_stalls_and_later_records_are_delivered(
     behind_proxy: tuple[Proxy, Target], topic: str
 ) -> None:
     proxy, broker = behind_proxy
@@ -160,60 +159,67 @@ def test_a_stalled_broker_fails_records_in_time_and_those_after_it_arrive(
     with Producer(bootstrap_servers=proxy.address, **settings) as producer:
         producer.send(topic, b"before").get(30)
         proxy.stall()
-        began = time.monotonic()
+        start_time = time.monotonic()
         with pytest.raises(KafkaTimeout, match=r"delivery\.timeout\.ms"):
             producer.send(topic, b"stalled").get(30)
-        assert 0.8 < time.monotonic() - began < 20
+        assert 0.8 < time.monotonic() - start_time < 20
         proxy.resume()
         producer.send(topic, b"after", headers=[("h", b"")]).get(30)
     values = read_values(broker.bootstrap_servers, topic)
     assert values[0] == b"before"
     assert values[-1] == b"after"
-    # It ran out of time for the producer, but it was sent: once at the most.
+    # The record timed out in the producer, but may have been delivered once.
     assert values.count(b"stalled") <= 1
 
 
 def fill(producer: Producer, topic: str) -> list:  # type: ignore[type-arg]
-    """More than the buffer holds, while no response arrives."""
+    """Sends more than fits into the buffer, while no response arrives."""
     return [producer.send(topic, b"x" * 1000) for _ in range(40)]
 
 
-SMALL = {"buffer_memory": 20_000, "batch_size": 2000, "batch_max_bytes": 0, "max_in_flight_requests_per_connection": 1}
+SMALL_BUFFER = {
+    "buffer_memory": 20_000,
+    "batch_size": 2000,
+    "batch_max_bytes": 0,
+    "max_in_flight_requests_per_connection": 1,
+}
 
 
-def test_a_full_buffer_makes_send_wait_and_then_fail(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
+def test_send_waits_for_a_full_buffer_and_then_fails(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
     proxy, _broker = behind_proxy
-    with Producer(bootstrap_servers=proxy.address, max_block_ms=400, **SMALL) as producer:
+    with Producer(bootstrap_servers=proxy.address, max_block_ms=400, **SMALL_BUFFER) as producer:
         producer.send(topic, b"warm").get(30)
         proxy.stall()
         while not (future := producer.send(topic, b"x" * 1000)).done():
             pass
         with pytest.raises(BufferExhausted, match=r"buffer\.memory"):
             future.get(0)
-        began = time.monotonic()
+        start_time = time.monotonic()
         assert isinstance(producer.send(topic, b"x" * 1000).exception(0), BufferExhausted)
-        assert 0.3 < time.monotonic() - began < 20
+        assert 0.3 < time.monotonic() - start_time < 20
         timer = threading.Timer(0.1, proxy.resume)
         timer.start()
         assert producer.send(topic, b"fits again").get(30).offset > 0
         timer.join()
 
 
-def test_a_full_buffer_can_fail_at_once(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
+def test_send_fails_immediately_for_a_full_buffer_if_configured(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
     proxy, _broker = behind_proxy
-    with Producer(bootstrap_servers=proxy.address, buffer_full_policy="fail", **SMALL) as producer:
+    with Producer(bootstrap_servers=proxy.address, buffer_full_policy="fail", **SMALL_BUFFER) as producer:
         producer.send(topic, b"warm").get(30)
         proxy.stall()
-        began = time.monotonic()
+        start_time = time.monotonic()
         futures = fill(producer, topic)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - start_time < 20
         assert isinstance(futures[-1].exception(0), BufferExhausted)
         proxy.resume()
 
 
-def test_a_full_buffer_can_be_cleared_for_what_is_newer(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
+def test_a_full_buffer_is_cleared_for_newer_records_if_configured(
+    behind_proxy: tuple[Proxy, Target], topic: str
+) -> None:
     proxy, broker = behind_proxy
-    with Producer(bootstrap_servers=proxy.address, buffer_full_policy="clear", **SMALL) as producer:
+    with Producer(bootstrap_servers=proxy.address, buffer_full_policy="clear", **SMALL_BUFFER) as producer:
         producer.send(topic, b"warm").get(30)
         proxy.stall()
         futures = fill(producer, topic)
@@ -226,39 +232,41 @@ def test_a_full_buffer_can_be_cleared_for_what_is_newer(behind_proxy: tuple[Prox
     assert read_values(broker.bootstrap_servers, topic)[-1] == b"newest"
 
 
-def test_a_user_can_purge_what_a_broker_does_not_take(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
+def test_purge_drops_buffered_and_in_flight_records(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
     proxy, broker = behind_proxy
-    with Producer(bootstrap_servers=proxy.address, **(SMALL | {"buffer_memory": 1 << 20})) as producer:
+    with Producer(bootstrap_servers=proxy.address, **(SMALL_BUFFER | {"buffer_memory": 1 << 20})) as producer:
         producer.send(topic, b"warm").get(30)
         proxy.stall()
         futures = fill(producer, topic)
         time.sleep(0.1)
-        dropped = producer.purge()
-        assert 30 <= dropped < 40
+        purged = producer.purge()
+        assert 30 <= purged < 40
         assert isinstance(futures[-1].exception(0), Purged)
-        assert producer.purge(in_flight=True) == 40 - dropped
+        assert producer.purge(in_flight=True) == 40 - purged
         proxy.resume()
         assert producer.send(topic, b"after").get(30).offset > 0
     assert read_values(broker.bootstrap_servers, topic)[-1] == b"after"
 
 
-def test_close_with_a_timeout_comes_back_from_a_stalled_broker(behind_proxy: tuple[Proxy, Target], topic: str) -> None:
+def test_close_with_a_timeout_returns_although_the_broker_stalls(
+    behind_proxy: tuple[Proxy, Target], topic: str
+) -> None:
     proxy, _broker = behind_proxy
     producer = Producer(bootstrap_servers=proxy.address)
     producer.send(topic, b"warm").get(30)
     proxy.stall()
     future = producer.send(topic, b"x")
-    began = time.monotonic()
+    start_time = time.monotonic()
     producer.close(0.5)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - start_time < 20
     assert future.failed()
 
 
-def test_a_broker_that_comes_later_is_found(tmp_path: Path, topic: str) -> None:
+def test_records_are_sent_to_a_broker_that_starts_later(tmp_path: Path, topic: str) -> None:
     broker = KavkaProcess(tmp_path / "later", start=False)
     try:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-            sending = in_thread(lambda: producer.send(topic, b"patient").get(30))
+            sending = in_thread(lambda: producer.send(topic, b"x").get(30))
             time.sleep(0.5)
             broker.start()
             assert sending.result(60).offset == 0

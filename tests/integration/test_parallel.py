@@ -1,5 +1,5 @@
-"""Handling with many threads: everything is handled, in the order that was promised, and nothing is
-lost by a crash."""
+"""Handlers in several threads: all records are handled in the configured order, and a crash loses
+no record."""
 
 from __future__ import annotations
 
@@ -31,39 +31,40 @@ def settings(servers: str) -> dict[str, Any]:
     }
 
 
-class Seen:
-    """A handler that records its input and signals when there is enough."""
+class RecordingHandler:
+    """Stores the records that it handles, and sets `done` after the expected number."""
 
-    def __init__(self, enough: int, pause: float = 0.0) -> None:
+    def __init__(self, expected: int, pause: float = 0.0) -> None:
         self.records: list[ConsumerRecord] = []
         self.threads: set[int] = set()
-        self.at_once = self.most_at_once = 0
+        self.concurrent = self.max_concurrent = 0
         self.done = threading.Event()
-        self._enough = enough
+        self._expected = expected
         self._pause = pause
         self._lock = threading.Lock()
 
     def __call__(self, record: ConsumerRecord) -> None:
         with self._lock:
-            self.at_once += 1
-            self.most_at_once = max(self.at_once, self.most_at_once)
+            self.concurrent += 1
+            self.max_concurrent = max(self.concurrent, self.max_concurrent)
         if self._pause:
             time.sleep(self._pause)
         with self._lock:
-            self.at_once -= 1
+            self.concurrent -= 1
             self.threads.add(threading.get_ident())
             self.records.append(record)
-            if len(self.records) >= self._enough:
+            if len(self.records) >= self._expected:
                 self.done.set()
 
-    def by(self, what: str) -> dict[Any, list[int]]:
-        records = defaultdict(list)
+    def offsets_by(self, attribute: str) -> dict[Any, list[int]]:
+        """The offsets, in the order of handling, by partition and an attribute of the record."""
+        offsets = defaultdict(list)
         for record in self.records:
-            records[record.partition, getattr(record, what)].append(record.offset)
-        return records
+            offsets[record.partition, getattr(record, attribute)].append(record.offset)
+        return offsets
 
 
-def keyed(servers: str, topic: str, count: int, keys: int) -> None:
+def fill_with_keys(servers: str, topic: str, count: int, keys: int) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         for i in range(count):
             producer.send(topic, b"%d" % i, key=b"key %d" % (i % keys))
@@ -81,56 +82,58 @@ def ends(settings: dict[str, Any], topic: str, partitions: int) -> dict[int, int
         return {tp.partition: offset for tp, offset in offsets.items() if offset}
 
 
-def test_a_pool_keeps_the_order_of_each_key_and_commits_all_of_it(
+def test_a_pool_keeps_the_order_of_each_key_and_commits_all_records(
     servers: str, settings: dict[str, Any], topic: str
 ) -> None:
     make_topic(servers, topic, 2)
-    keyed(servers, topic, 1000, 20)
-    seen = Seen(1000, pause=0.001)
-    with HandlerPool(settings, [topic], seen, workers=8, commit_interval=0.1) as pool:
+    fill_with_keys(servers, topic, 1000, 20)
+    handler = RecordingHandler(1000, pause=0.001)
+    with HandlerPool(settings, [topic], handler, workers=8, commit_interval=0.1) as pool:
         pool.start()
-        assert seen.done.wait(30)
-    assert sorted(r.value for r in seen.records) == sorted(numbers(1000))
-    assert all(offsets == sorted(offsets) for offsets in seen.by("key").values())
-    assert seen.most_at_once > 3
+        assert handler.done.wait(30)
+    assert sorted(r.value for r in handler.records) == sorted(numbers(1000))
+    assert all(offsets == sorted(offsets) for offsets in handler.offsets_by("key").values())
+    assert handler.max_concurrent > 3
     assert committed(settings, topic, 2) == ends(settings, topic, 2)
 
 
-def test_a_pool_keeps_the_order_of_each_partition_if_that_is_wanted(
+def test_a_pool_keeps_the_order_of_each_partition_if_configured(
     servers: str, settings: dict[str, Any], topic: str
 ) -> None:
     make_topic(servers, topic, 3)
-    keyed(servers, topic, 300, 50)
-    seen = Seen(300, pause=0.001)
-    with HandlerPool(settings, [topic], seen, workers=8, order="partition") as pool:
+    fill_with_keys(servers, topic, 300, 50)
+    handler = RecordingHandler(300, pause=0.001)
+    with HandlerPool(settings, [topic], handler, workers=8, order="partition") as pool:
         pool.start()
-        assert seen.done.wait(30)
-    assert all(offsets == sorted(offsets) for offsets in seen.by("topic").values())
-    assert seen.most_at_once <= 3
+        assert handler.done.wait(30)
+    assert all(offsets == sorted(offsets) for offsets in handler.offsets_by("topic").values())
+    assert handler.max_concurrent <= 3
 
 
-def test_without_an_order_everything_goes_at_once(servers: str, settings: dict[str, Any], topic: str) -> None:
+def test_without_an_order_all_workers_handle_records_concurrently(
+    servers: str, settings: dict[str, Any], topic: str
+) -> None:
     fill(servers, topic, numbers(100))
-    seen = Seen(100, pause=0.05)
-    with HandlerPool(settings, [topic], seen, workers=25, order="none") as pool:
+    handler = RecordingHandler(100, pause=0.05)
+    with HandlerPool(settings, [topic], handler, workers=25, order="none") as pool:
         pool.start()
-        assert seen.done.wait(30)
-    assert seen.most_at_once >= 20
+        assert handler.done.wait(30)
+    assert handler.max_concurrent >= 20
 
 
-def test_one_slow_record_holds_the_commit_back(servers: str, settings: dict[str, Any], topic: str) -> None:
+def test_the_committed_offset_does_not_pass_a_slow_record(servers: str, settings: dict[str, Any], topic: str) -> None:
     fill(servers, topic, numbers(100))
     release = threading.Event()
-    seen = Seen(99)
+    handler = RecordingHandler(99)
 
     def handle(record: ConsumerRecord) -> None:
         if record.offset == 10:
             release.wait(30)
-        seen(record)
+        handler(record)
 
     with HandlerPool(settings, [topic], handle, workers=4, order="none", commit_interval=0.05) as pool:
         pool.start()
-        assert seen.done.wait(30)
+        assert handler.done.wait(30)
         time.sleep(0.5)
         assert committed(settings, topic, 1) == {0: 10}
         release.set()
@@ -140,14 +143,14 @@ def test_one_slow_record_holds_the_commit_back(servers: str, settings: dict[str,
         assert committed(settings, topic, 1) == {0: 100}
 
 
-def test_no_more_is_read_than_may_wait(servers: str, settings: dict[str, Any], topic: str) -> None:
+def test_the_number_of_waiting_records_is_limited(servers: str, settings: dict[str, Any], topic: str) -> None:
     fill(servers, topic, numbers(2000))
     release = threading.Event()
-    seen = Seen(2000)
+    handler = RecordingHandler(2000)
 
     def handle(record: ConsumerRecord) -> None:
         release.wait(30)
-        seen(record)
+        handler(record)
 
     with HandlerPool(settings, [topic], handle, workers=2, order="none", max_waiting=100, max_poll_records=50) as pool:
         pool.start()
@@ -157,12 +160,12 @@ def test_no_more_is_read_than_may_wait(servers: str, settings: dict[str, Any], t
         time.sleep(0.3)
         assert 100 <= pool.waiting < 150
         release.set()
-        assert seen.done.wait(30)
-    assert [r.offset for r in sorted(seen.records, key=lambda r: r.offset)] == list(range(2000))
+        assert handler.done.wait(30)
+    assert [r.offset for r in sorted(handler.records, key=lambda r: r.offset)] == list(range(2000))
 
 
 @pytest.mark.parametrize("kind", [HandlerPool, ConsumerThreads])
-def test_a_record_that_cannot_be_handled_stops_everything_and_is_not_committed(
+def test_a_failed_record_stops_the_handlers_and_is_not_committed(
     servers: str, settings: dict[str, Any], topic: str, kind: Any
 ) -> None:
     fill(servers, topic, numbers(100))
@@ -174,56 +177,52 @@ def test_a_record_that_cannot_be_handled_stops_everything_and_is_not_committed(
             raise ValueError("no")
 
     runner = kind(settings, [topic], handle, retries=2, backoff=0.01, commit_interval=0.05)
-    with runner, pytest.raises(HandlerFailed, match="offset 42") as caught:
+    with runner, pytest.raises(HandlerFailed, match="offset 42") as raised:
         runner.run()
-    assert isinstance(caught.value.__cause__, ValueError) and caught.value.record.offset == 42
+    assert isinstance(raised.value.__cause__, ValueError) and raised.value.record.offset == 42
     assert len(attempts) == 3
     assert committed(settings, topic, 1) == {0: 42}
 
 
 @pytest.mark.parametrize("kind", [HandlerPool, ConsumerThreads])
-def test_the_program_may_pass_over_what_cannot_be_handled(
-    servers: str, settings: dict[str, Any], topic: str, kind: Any
-) -> None:
+def test_on_error_may_skip_failed_records(servers: str, settings: dict[str, Any], topic: str, kind: Any) -> None:
     fill(servers, topic, [b"1", b"x", b"3", b"4"])
-    seen = Seen(2)
-    passed: list[tuple[int, str]] = []
+    handler = RecordingHandler(2)
+    skipped: list[tuple[int, str]] = []
 
     def handle(record: ConsumerRecord) -> None:
         if record.value == 3:
             raise ValueError("three")
-        seen(record)
+        handler(record)
 
     def on_error(record: ConsumerRecord, error: BaseException) -> bool:
-        passed.append((record.offset, type(error).__name__))
+        skipped.append((record.offset, type(error).__name__))
         return True
 
     runner = kind(settings, [topic], handle, on_error=on_error, value_deserializer=lambda data: int(data))
     with runner:
         runner.start()
-        assert seen.done.wait(30)
-    assert passed == [(1, "RecordDeserializationError"), (2, "ValueError")]
-    assert [r.value for r in seen.records] == [1, 4]
+        assert handler.done.wait(30)
+    assert skipped == [(1, "RecordDeserializationError"), (2, "ValueError")]
+    assert [r.value for r in handler.records] == [1, 4]
     assert committed(settings, topic, 1) == {0: 4}
 
 
-def test_a_stop_does_not_wait_for_a_record_that_is_tried_again_and_again(
-    servers: str, settings: dict[str, Any], topic: str
-) -> None:
+def test_a_stop_does_not_wait_for_the_retries_of_a_record(servers: str, settings: dict[str, Any], topic: str) -> None:
     fill(servers, topic, numbers(10))
-    tried = threading.Event()
+    attempted = threading.Event()
 
     def handle(record: ConsumerRecord) -> None:
         if record.offset == 5:
-            tried.set()
+            attempted.set()
             raise ValueError("not yet")
 
     pool = HandlerPool(settings, [topic], handle, retries=1000, backoff=0.5, order="none").start()
-    assert tried.wait(30)
+    assert attempted.wait(30)
     time.sleep(0.2)
-    started = time.monotonic()
+    start_time = time.monotonic()
     assert pool.stop()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - start_time < 5
     assert committed(settings, topic, 1) == {0: 5}
 
 
@@ -231,21 +230,21 @@ def test_threads_share_the_partitions_in_order(servers: str, settings: dict[str,
     make_topic(servers, topic, 4)
     for partition in range(4):
         fill(servers, topic, numbers(250), partition)
-    seen = Seen(1000, pause=0.0005)
-    with ConsumerThreads(settings, [topic], seen, threads=4, commit_interval=0.1) as threads:
+    handler = RecordingHandler(1000, pause=0.0005)
+    with ConsumerThreads(settings, [topic], handler, threads=4, commit_interval=0.1) as threads:
         threads.start()
-        assert seen.done.wait(60)
-    assert all(offsets == sorted(offsets) for offsets in seen.by("topic").values())
-    assert {(r.partition, r.offset) for r in seen.records} == {(p, o) for p in range(4) for o in range(250)}
+        assert handler.done.wait(60)
+    assert all(offsets == sorted(offsets) for offsets in handler.offsets_by("topic").values())
+    assert {(r.partition, r.offset) for r in handler.records} == {(p, o) for p in range(4) for o in range(250)}
     assert committed(settings, topic, 4) == {p: 250 for p in range(4)}
 
 
-def test_pools_that_come_and_go_handle_everything_once(
+def test_pools_that_join_and_leave_handle_every_record_once(
     servers: str, settings: dict[str, Any], topic: str, protocol: str
 ) -> None:
     make_topic(servers, topic, 4)
-    keyed(servers, topic, 4000, 100)
-    seen = Seen(4000, pause=0.002)
+    fill_with_keys(servers, topic, 4000, 100)
+    handler = RecordingHandler(4000, pause=0.002)
     for name in ("heartbeat.interval.ms", "session.timeout.ms"):
         if protocol == "consumer":
             del settings[name]
@@ -253,26 +252,26 @@ def test_pools_that_come_and_go_handle_everything_once(
     if protocol == "classic":
         settings["partition.assignment.strategy"] = "cooperative-sticky"
 
-    def pool() -> HandlerPool:
-        return HandlerPool(settings, [topic], seen, workers=4, max_waiting=100, commit_interval=0.1).start()
+    def start_pool() -> HandlerPool:
+        return HandlerPool(settings, [topic], handler, workers=4, max_waiting=100, commit_interval=0.1).start()
 
-    first = pool()
-    while len(seen.records) < 300:
+    first = start_pool()
+    while len(handler.records) < 300:
         time.sleep(0.01)
-    second, third = pool(), pool()
-    while len(seen.records) < 1500:
+    second, third = start_pool(), start_pool()
+    while len(handler.records) < 1500:
         time.sleep(0.01)
     second.stop()
-    assert seen.done.wait(60)
+    assert handler.done.wait(60)
     first.stop()
     third.stop()
-    assert len(seen.records) == 4000
-    assert {r.value for r in seen.records} == set(numbers(4000))
-    assert all(offsets == sorted(offsets) for offsets in seen.by("key").values())
+    assert len(handler.records) == 4000
+    assert {r.value for r in handler.records} == set(numbers(4000))
+    assert all(offsets == sorted(offsets) for offsets in handler.offsets_by("key").values())
     assert committed(settings, topic, 4) == ends(settings, topic, 4)
 
 
-CRASHING = """
+CRASHING_PROGRAM = """
 import os, sys, threading, time
 from kavka.parallel import HandlerPool
 servers, group, topic, crash_after = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -294,21 +293,21 @@ pool.stop()
 """
 
 
-def test_a_crash_loses_nothing(servers: str, settings: dict[str, Any], topic: str) -> None:
+def test_a_crash_loses_no_record(servers: str, settings: dict[str, Any], topic: str) -> None:
     make_topic(servers, topic, 2)
-    keyed(servers, topic, 2000, 50)
+    fill_with_keys(servers, topic, 2000, 50)
     handled: list[bytes] = []
     for crash_after in (400, 700, 0):
-        command = [sys.executable, "-c", CRASHING, servers, settings["group.id"], topic, str(crash_after)]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)
-        assert (ended.returncode == -9) == bool(crash_after)
-        handled += ended.stdout.split()
+        command = [sys.executable, "-c", CRASHING_PROGRAM, servers, settings["group.id"], topic, str(crash_after)]
+        result = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False)
+        assert (result.returncode == -9) == bool(crash_after)
+        handled += result.stdout.split()
     assert set(handled) == set(numbers(2000))
     assert len(handled) < 4000
 
 
 @pytest.mark.parametrize("kind", [HandlerPool, ConsumerThreads])
-def test_wrong_settings_raise(kind: Any) -> None:
+def test_invalid_settings_raise_an_error(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
         kind({"bootstrap.servers": "x:1", "group.id": "g", "enable.auto.commit": True}, ["t"], print)
     with pytest.raises(ConfigError, match=r"group\.id"):

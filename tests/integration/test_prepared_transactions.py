@@ -1,4 +1,4 @@
-"""A transaction that one producer writes and another client ends."""
+"""Prepared transactions: a producer writes the records, and another client ends the transaction."""
 
 from __future__ import annotations
 
@@ -60,40 +60,42 @@ def test_another_client_commits_the_transaction_of_a_closed_producer(target: Tar
     assert committed(target, topic) == [b"a"]
     admin.end_transactions([transaction])
     assert committed(target, topic) == [b"a"]
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         admin.end_transactions([transaction], commit=False)
-    assert caught.value.code == ErrorCode.INVALID_TXN_STATE
+    assert raised.value.code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_many_are_ended_at_once_and_failures_are_reported(target: Target, admin: Admin, topic: str) -> None:
+def test_several_transactions_are_ended_in_one_call_and_failures_are_reported(
+    target: Target, admin: Admin, topic: str
+) -> None:
     transactions = [prepared(target, topic, str(number), f"{topic}-{number}") for number in range(3)]
     admin.fence_producers([f"{topic}-1"])
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         admin.end_transactions(transactions)
-    assert list(caught.value.errors) == [f"{topic}-1"]  # type: ignore[attr-defined]
+    assert list(raised.value.errors) == [f"{topic}-1"]  # type: ignore[attr-defined]
     assert committed(target, topic) == [b"0", b"2"]
 
 
-def test_aborted_by_another_client_it_never_was(target: Target, admin: Admin, topic: str) -> None:
+def test_another_client_aborts_the_transaction(target: Target, admin: Admin, topic: str) -> None:
     transaction = prepared(target, topic, "a")
     admin.end_transactions([transaction], commit=False)
     admin.end_transactions([prepared(target, topic, "b")])
     assert committed(target, topic) == [b"b"]
 
 
-def test_the_next_producer_of_the_id_aborts_it_and_it_cannot_be_committed_any_more(
+def test_the_next_producer_of_the_id_aborts_the_transaction_and_a_commit_fails(
     target: Target, admin: Admin, topic: str
 ) -> None:
     first = prepared(target, topic, "a")
     second = prepared(target, topic, "b")
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError) as raised:
         admin.end_transactions([first])
-    assert caught.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert raised.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
     admin.end_transactions([second])
     assert committed(target, topic) == [b"b"]
 
 
-def test_the_producer_can_end_it_itself_and_sends_nothing_before(target: Target, admin: Admin, topic: str) -> None:
+def test_the_producer_can_end_its_transaction_and_cannot_send_before(target: Target, admin: Admin, topic: str) -> None:
     with producer_of(target, f"id-{topic}") as producer:
         producer.send(topic, "a", partition=0)
         assert producer.prepare_transaction() is not None

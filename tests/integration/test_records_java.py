@@ -1,4 +1,4 @@
-"""Batches that we build, read by the Java client, with CRCs."""
+"""The Java client reads the batches that Kavka builds, and verifies their CRCs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.records.support import APPEND_TIME, FORMATS, NOW, TIME, built, g
 pytestmark = pytest.mark.java
 
 
-def ours() -> dict[str, bytes]:
+def built_batches() -> dict[str, bytes]:
     batches: dict[str, bytes] = {}
     for magic, codec in FORMATS:
         name = f"{magic}/{CODEC_NAMES[codec]}"
@@ -59,8 +59,8 @@ def text(field: bytes | None) -> str:
     return "null" if field is None else "x" + field.hex()
 
 
-def described_by_java(name: str, data: bytes) -> list[str]:
-    """What GoldenRecords.java prints for these bytes, as our reader sees them."""
+def expected_lines(name: str, data: bytes) -> list[str]:
+    """The expected output of GoldenRecords.java for these bytes, from Kavka's reader."""
     lines = [f"name {name}"]
     for batch in batches(data):
         flags = f"{batch.is_transactional} {batch.is_control}".lower()
@@ -74,11 +74,11 @@ def described_by_java(name: str, data: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
-def test_java_reads_every_batch_we_build(version: str) -> None:
-    batches = ours()
+def test_java_reads_every_batch_that_kavka_builds(version: str) -> None:
+    batches = built_batches()
     try:
         output = run(version, "read", stdin="".join(f"{name}\t{data.hex()}\n" for name, data in batches.items()))
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    assert output.splitlines() == [line for name, data in batches.items() for line in described_by_java(name, data)]
+    assert output.splitlines() == [line for name, data in batches.items() for line in expected_lines(name, data)]
     assert output.count("record ") > 1000

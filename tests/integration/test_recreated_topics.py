@@ -1,6 +1,5 @@
-"""A topic that was deleted and created again between two batches of a stream, with more records
-than before. The readers are called as Spark calls them, with offsets as they are in its checkpoint;
-no Spark runs."""
+"""A topic is deleted and created again between two batches of a stream. The tests call the readers
+as Spark does, with the offsets of its checkpoint, without starting Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def admin(target: Target) -> Iterator[Admin]:
 
 
 class Stream:
-    """A query that is stopped and started again. `end` is what the checkpoint has."""
+    """A query that is restarted for each batch. `end` is the offset in its checkpoint."""
 
     def __init__(self, make: Callable[[], KavkaStreamReader]) -> None:
         self._make = make
@@ -62,7 +61,7 @@ class Stream:
             reader.stop()
 
     def commit(self) -> None:
-        """All is done, and the query stops."""
+        """Commits the last batch, and stops the query."""
         reader = self._make()
         assert self.end is not None
         reader.latestOffset(self.end, ALL)
@@ -75,8 +74,8 @@ def _stored(offset: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ranges(planned: Any) -> list[tuple[int, int]]:
-    assert all(isinstance(planned, OffsetRange) for planned in planned)
-    return [(planned.offsets.start, planned.offsets.end) for planned in planned]
+    assert all(isinstance(range_, OffsetRange) for range_ in planned)
+    return [(range_.offsets.start, range_.offsets.end) for range_ in planned]
 
 
 def source(target: Target, topic: str, **options: str) -> Stream:
@@ -85,7 +84,7 @@ def source(target: Target, topic: str, **options: str) -> Stream:
 
 
 def mirror(target: Target, topic: str) -> Stream:
-    """Within one cluster, which is all that a reader has to know."""
+    """A mirror whose source and target are the same cluster."""
     servers = target.bootstrap_servers
     file = {"clusters": "A, B", "A.bootstrap.servers": servers, "B.bootstrap.servers": servers, "A->B.enabled": "true"}
     file |= {"topics": topic, "heartbeats.replication.enabled": "false"}
@@ -102,18 +101,18 @@ def fill(target: Target, topic: str, count: int) -> None:
 def recreate(target: Target, admin: Admin, topic: str, count: int) -> None:
     admin.delete_topics([topic])
 
-    def created() -> bool:
+    def is_created() -> bool:
         try:
             admin.create_topics([NewTopic(topic, 1)])
         except KafkaError:
             return False
         return True
 
-    wait_until(created, timeout=60, what=f"{topic} to be created again")
+    wait_until(is_created, timeout=60, what=f"{topic} to be created again")
     fill(target, topic, count)
 
 
-def test_a_mirror_begins_at_the_beginning_of_the_new_topic(
+def test_a_mirror_starts_at_the_beginning_of_a_recreated_topic(
     target: Target, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"A.{topic}", 1)])
@@ -129,9 +128,7 @@ def test_a_mirror_begins_at_the_beginning_of_the_new_topic(
     assert stream.batch() == [(8, 10)]
 
 
-def test_a_mirror_does_not_commit_the_offsets_of_the_old_topic_for_the_new_one(
-    target: Target, admin: Admin, topic: str
-) -> None:
+def test_a_mirror_does_not_commit_offsets_of_the_deleted_topic(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"A.{topic}", 1)])
     fill(target, topic, 5)
     stream = mirror(target, topic)
@@ -142,7 +139,8 @@ def test_a_mirror_does_not_commit_the_offsets_of_the_old_topic_for_the_new_one(
     assert committed is not None and committed.offset == 5
     recreate(target, admin, topic, 8)
     stream.commit()
-    # Gone with the topic, or as it was: then a start without a checkpoint would begin after it.
+    # The committed offset was deleted with the topic. Otherwise a start without a checkpoint would
+    # skip records.
     committed = admin.list_consumer_group_offsets("kavka-mirror-A->B", [tp])[tp]
     assert committed is None or committed.offset < 0
 
@@ -160,9 +158,7 @@ def test_a_stream_reports_a_recreated_topic_or_starts_again(target: Target, admi
         lenient.batch()
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_ids_and_is_given_them(
-    target: Target, admin: Admin, topic: str
-) -> None:
+def test_topic_ids_are_added_to_a_checkpoint_of_an_earlier_version(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(target, topic, 5)
     stream = source(target, topic)
@@ -186,7 +182,7 @@ def test_a_batch_waits_for_enough_records_of_the_new_topic(target: Target, admin
     assert stream.batch() == [(0, 7)]
 
 
-def test_progress_does_not_take_ids_for_topics(target: Target, admin: Admin, topic: str) -> None:
+def test_progress_does_not_mistake_topic_ids_for_topics(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(target, topic, 5)
     stream = source(target, topic)
@@ -199,10 +195,10 @@ def described(epochs: list[int], topic_id: int = 0) -> dict[str, Any]:
     return dict(ids_of([TopicDescription("t", UUID(int=topic_id), False, partitions)]))
 
 
-def test_without_ids_a_lower_leader_epoch_reveals_a_recreated_topic() -> None:
+def test_without_ids_a_lower_leader_epoch_indicates_a_recreated_topic() -> None:
     assert recreated(described([3, 5]), described([3, 4])) == {"t"}
     assert not recreated(described([3, 5]), described([4, 5, 0]))
-    # A cluster that was upgraded, or that does not say.
+    # An upgraded cluster, or a cluster without topic ids.
     assert not recreated(described([3]), described([0], 7))
     assert not recreated(described([3], 7), described([0]))
     assert recreated(described([3], 7), described([3], 8)) == {"t"}

@@ -1,5 +1,5 @@
-"""Three brokers on one ZooKeeper, and what replication is for: every client's acknowledged records,
-on all of them."""
+"""Replication between three brokers: the acknowledged records of every client are on all
+brokers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ LAG_MS = 2000
 
 
 class RackedCluster(KavkaCluster):
+    """A cluster in which each broker has its own rack."""
+
     def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
         return super()._make(number, folder, {**settings, "broker.rack": f"rack-{number}"}, log_dirs)
 
@@ -43,21 +45,21 @@ def cluster(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     }
     try:
-        with RackedCluster(folder, zookeeper, overrides=overrides) as made:
-            yield made
+        with RackedCluster(folder, zookeeper, overrides=overrides) as cluster:
+            yield cluster
     finally:
         zookeeper.kill()
 
 
 @pytest.fixture
 def admin(cluster: KavkaCluster) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=cluster.bootstrap_servers) as made:
-        yield made
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        yield admin
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, admin: Admin) -> str:
-    """Three partitions, three replicas, two of which have to be there."""
+    """A topic with three partitions, three replicas and min.insync.replicas=2."""
     name = f"t{abs(hash(request.node.name)) % 10**9}"
     admin.create_topics([NewTopic(name, 3, 3, configs={"min.insync.replicas": "2"})])
     wait_until(lambda: isr_of(admin, name) == [list(BROKERS)] * 3, timeout=60, what=f"{name} in sync")
@@ -84,7 +86,7 @@ def contents(cluster: KavkaCluster, number: int, topic: str, partition: int) -> 
     return b"".join(path.read_bytes() for path in sorted((folder / f"{topic}-{partition}").glob("*.log")))
 
 
-def wait_identical(cluster: KavkaCluster, topic: str) -> None:
+def wait_until_identical(cluster: KavkaCluster, topic: str) -> None:
     for partition in range(3):
         wait_until(
             lambda p=partition: len({contents(cluster, b, topic, p) for b in BROKERS}) == 1,  # type: ignore[misc]
@@ -98,7 +100,7 @@ def wait_identical(cluster: KavkaCluster, topic: str) -> None:
 Send = Callable[[KavkaCluster, str, list[tuple[int, str]]], None]
 
 
-def send_with_ours(cluster: KavkaCluster, topic: str, values: list[tuple[int, str]]) -> None:
+def send_with_kavka(cluster: KavkaCluster, topic: str, values: list[tuple[int, str]]) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
         for future in [producer.send(topic, value, partition=partition) for partition, value in values]:
             future.get(60)
@@ -122,7 +124,7 @@ def send_with_java(version: str) -> Send:
 
 
 CLIENTS = {
-    "ours": send_with_ours,
+    "kavka": send_with_kavka,
     "librdkafka": send_with_librdkafka,
     "java-3.9.1": send_with_java("3.9.1"),
     "java-4.3.0": send_with_java("4.3.0"),
@@ -130,25 +132,23 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_records_of_every_client_are_on_every_broker_byte_for_byte(
-    cluster: KavkaCluster, topic: str, client: str
-) -> None:
+def test_the_logs_of_all_brokers_are_identical_for_every_client(cluster: KavkaCluster, topic: str, client: str) -> None:
     values = [f"{client} {n}" for n in range(300)]
     CLIENTS[client](cluster, topic, [(partition, value) for value in values for partition in range(3)])
-    wait_identical(cluster, topic)
+    wait_until_identical(cluster, topic)
     for partition in range(3):
         assert read_values(cluster.bootstrap_servers, topic, partition) == [value.encode() for value in values]
 
 
-@pytest.mark.parametrize("client", ["ours", "librdkafka"])
-def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(
+@pytest.mark.parametrize("client", ["kavka", "librdkafka"])
+def test_no_acknowledged_record_is_lost_or_duplicated_when_the_leader_is_killed(
     cluster: KavkaCluster, admin: Admin, topic: str, client: str
 ) -> None:
-    """And the broker comes back, drops what only it had, and joins the ISR again."""
+    """The restarted broker truncates records that only it had, and joins the ISR again."""
     acknowledged: list[str] = []
     stop = threading.Event()
 
-    def produce_ours() -> None:
+    def produce_kavka() -> None:
         with Producer(
             bootstrap_servers=cluster.bootstrap_servers, acks="all", delivery_timeout_ms=120_000, linger_ms=2
         ) as producer:
@@ -175,15 +175,15 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(
             time.sleep(0.001)
         assert producer.flush(120) == 0
 
-    thread = threading.Thread(target=produce_ours if client == "ours" else produce_librdkafka)
+    thread = threading.Thread(target=produce_kavka if client == "kavka" else produce_librdkafka)
     thread.start()
     try:
-        wait_until(lambda: len(acknowledged) > 200, timeout=60, what="records on their way")
+        wait_until(lambda: len(acknowledged) > 200, timeout=60, what="acknowledged records")
         leader = leader_of(admin, topic)
         cluster.kill(leader)
-        before = len(acknowledged)
+        count = len(acknowledged)
         wait_until(lambda: leader_of(admin, topic) not in (leader, -1), timeout=60, what="another leader")
-        wait_until(lambda: len(acknowledged) > before + 200, timeout=60, what="acknowledged by the new leader")
+        wait_until(lambda: len(acknowledged) > count + 200, timeout=60, what="acknowledged by the new leader")
         cluster.start(leader)
         wait_until(lambda: isr_of(admin, topic) == [list(BROKERS)] * 3, timeout=60, what="back in the ISR")
     finally:
@@ -193,29 +193,27 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(
     assert len(values) == len(set(values))
     assert values == sorted(values)
     assert not set(map(int, acknowledged)) - set(values)
-    wait_identical(cluster, topic)
+    wait_until_identical(cluster, topic)
 
 
-def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(
-    cluster: KavkaCluster, admin: Admin, topic: str
-) -> None:
+def test_a_paused_follower_leaves_the_isr_and_rejoins(cluster: KavkaCluster, admin: Admin, topic: str) -> None:
     leader = leader_of(admin, topic)
     others = [number for number in BROKERS if number != leader]
     controller = admin.describe_cluster().controller
     assert controller is not None
-    # The controller keeps working, so that only replication has to notice.
-    still = next(number for number in others if number != controller.id)
-    cluster.pause(still)
+    # The controller continues, so that only the leader can detect the paused follower.
+    paused = next(number for number in others if number != controller.id)
+    cluster.pause(paused)
     try:
-        wait_until(lambda: still not in (isr_of(admin, topic) or [[still]])[0], timeout=60, what="out of the ISR")
-        send_with_ours(cluster, topic, [(0, "two are enough")])
+        wait_until(lambda: paused not in (isr_of(admin, topic) or [[paused]])[0], timeout=60, what="out of the ISR")
+        send_with_kavka(cluster, topic, [(0, "two replicas")])
     finally:
-        cluster.resume(still)
+        cluster.resume(paused)
     wait_until(lambda: isr_of(admin, topic) == [list(BROKERS)] * 3, timeout=60, what="back in the ISR")
-    wait_identical(cluster, topic)
+    wait_until_identical(cluster, topic)
 
 
-@pytest.mark.parametrize("client", ["ours", "librdkafka", "java-4.3.0"])
+@pytest.mark.parametrize("client", ["kavka", "librdkafka", "java-4.3.0"])
 def test_too_few_in_sync_replicas_fail_acks_all(cluster: KavkaCluster, admin: Admin, client: str) -> None:
     name = f"few{abs(hash(client)) % 10**9}"
     admin.create_topics([NewTopic(name, replica_assignments={0: [0]}, configs={"min.insync.replicas": "1"})])
@@ -224,9 +222,9 @@ def test_too_few_in_sync_replicas_fail_acks_all(cluster: KavkaCluster, admin: Ad
     cluster.stop(1)
     try:
         wait_until(lambda: isr_of(admin, f"{name}-2") == [[0]], timeout=60, what="alone")
-        send_with_ours(cluster, name, [(0, "there is only one")])
-        with pytest.raises((KafkaError, KafkaException, JavaError, AssertionError)) as refused:
-            if client == "ours":
+        send_with_kavka(cluster, name, [(0, "one replica")])
+        with pytest.raises((KafkaError, KafkaException, JavaError, AssertionError)) as raised:
+            if client == "kavka":
                 with Producer(
                     bootstrap_servers=cluster.bootstrap_servers, acks="all", retries=0, enable_idempotence=False
                 ) as producer:
@@ -245,29 +243,29 @@ def test_too_few_in_sync_replicas_fail_acks_all(cluster: KavkaCluster, admin: Ad
                         f"{name}-2", [{"partition": 0, "value": "x"}], acks="all", retries="0",
                         enable_idempotence="false",
                     )  # fmt: skip
-        if client == "ours":
-            assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS  # type: ignore[union-attr]
+        if client == "kavka":
+            assert raised.value.code == ErrorCode.NOT_ENOUGH_REPLICAS  # type: ignore[union-attr]
         elif client == "librdkafka":
-            assert refused.value.args[0].code() == int(ErrorCode.NOT_ENOUGH_REPLICAS)
+            assert raised.value.args[0].code() == int(ErrorCode.NOT_ENOUGH_REPLICAS)
         else:
-            assert refused.value.name == "NotEnoughReplicasException"  # type: ignore[union-attr]
+            assert raised.value.name == "NotEnoughReplicasException"  # type: ignore[union-attr]
     finally:
         cluster.start(1)
 
 
 def test_consumers_read_from_the_replica_in_their_rack(cluster: KavkaCluster, admin: Admin, topic: str) -> None:
     values = [f"value {n}" for n in range(100)]
-    send_with_ours(cluster, topic, [(0, value) for value in values])
+    send_with_kavka(cluster, topic, [(0, value) for value in values])
     leader = leader_of(admin, topic)
     near = next(number for number in BROKERS if number != leader)
-    wait_identical(cluster, topic)
+    wait_until_identical(cluster, topic)
 
-    seen: list[int] = []
+    fetched_from: list[int] = []
 
     def statistics(text: str) -> None:
         partition = json.loads(text)["topics"].get(topic, {}).get("partitions", {}).get("0")
         if partition is not None:
-            seen.append(int(partition["broker"]))
+            fetched_from.append(int(partition["broker"]))
 
     consumer = ConfluentConsumer(
         {
@@ -282,42 +280,42 @@ def test_consumers_read_from_the_replica_in_their_rack(cluster: KavkaCluster, ad
         consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
         consumed: list[bytes] = []
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (len(consumed) < 100 or near not in seen):
+        while time.monotonic() < deadline and (len(consumed) < 100 or near not in fetched_from):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
                 consumed.append(message.value() or b"")
     finally:
         consumer.close()
     assert consumed == [value.encode() for value in values]
-    assert near in seen
+    assert near in fetched_from
 
     with Consumer(
         bootstrap_servers=cluster.bootstrap_servers, client_rack=f"rack-{near}", auto_offset_reset="earliest"
-    ) as ours:
-        ours.assign([TopicPartition(topic, 0)])
-        got: list[Any] = []
+    ) as kavka_consumer:
+        kavka_consumer.assign([TopicPartition(topic, 0)])
+        consumed_values: list[Any] = []
         deadline = time.monotonic() + 60
-        while len(got) < 100 and time.monotonic() < deadline:
-            got += [record.value for record in ours.poll(1.0)]
-    assert got == [value.encode() for value in values]
+        while len(consumed_values) < 100 and time.monotonic() < deadline:
+            consumed_values += [record.value for record in kavka_consumer.poll(1.0)]
+    assert consumed_values == [value.encode() for value in values]
 
 
-def test_deleting_records_is_done_when_all_replicas_have_done_it(
+def test_delete_records_completes_when_all_replicas_have_deleted_them(
     cluster: KavkaCluster, admin: Admin, topic: str
 ) -> None:
-    send_with_ours(cluster, topic, [(0, str(n)) for n in range(50)])
-    where = TopicPartition(topic, 0)
-    deleted = admin.delete_records({where: 20})
-    assert getattr(deleted[where], "low_watermark", deleted[where]) == 20
-    assert admin.list_offsets({where: OffsetSpec.earliest()})[where].offset == 20
+    send_with_kavka(cluster, topic, [(0, str(n)) for n in range(50)])
+    tp = TopicPartition(topic, 0)
+    deleted = admin.delete_records({tp: 20})
+    assert getattr(deleted[tp], "low_watermark", deleted[tp]) == 20
+    assert admin.list_offsets({tp: OffsetSpec.earliest()})[tp].offset == 20
     leader = leader_of(admin, topic)
     cluster.stop(leader)
     try:
         wait_until(lambda: leader_of(admin, topic) not in (-1, leader), timeout=60, what="another leader")
         wait_until(
-            lambda: admin.list_offsets({where: OffsetSpec.earliest()})[where].offset == 20,
+            lambda: admin.list_offsets({tp: OffsetSpec.earliest()})[tp].offset == 20,
             timeout=60,
-            what="the same beginning at the new leader",
+            what="the same start offset at the new leader",
         )
     finally:
         cluster.start(leader)

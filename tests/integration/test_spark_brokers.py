@@ -1,5 +1,4 @@
-"""Other pairs than ours with our broker: our source and sink with Apache Kafka, Spark's own
-connector with Kavka."""
+"""Kavka's Spark source and sink with Apache Kafka, and Spark's own Kafka connector with Kavka."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ def test_source_and_exactly_once_sink_work_with_apache_kafka(
             )
             assert query.awaitTermination(200)
             assert values(read_all(broker, f"{topic}-out")) == list(range(100))
-            done = admin.list_consumer_group_offsets("g")
-            assert sum(committed.offset for committed in done.values() if committed is not None) == 100
+            offsets = admin.list_consumer_group_offsets("g")
+            assert sum(entry.offset for entry in offsets.values() if entry is not None) == 100
     finally:
         broker.close()
 
@@ -69,7 +68,7 @@ def test_sparks_own_connector_works_with_kavka(tmp_path: Path, topic: str, kavka
             producer.send(topic, key=f"k{number}", value=f"v{number}", headers=[("h", b"x")])
     job = ROOT / "tests" / "support" / "spark40_job.py"
     arguments = [",".join(connector), kavka_broker.bootstrap_servers, topic, f"{topic}-out", str(tmp_path)]
-    done = subprocess.run(
+    result = subprocess.run(
         [str(interpreter), str(job), *arguments],
         env={
             key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON")
@@ -79,14 +78,13 @@ def test_sparks_own_connector_works_with_kavka(tmp_path: Path, topic: str, kavka
         check=False,
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert result.returncode == 0, result.stderr[-4000:]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("RESULT ")]
     assert sorted(json.loads(line[7:])) == sorted([f"k{n}", f"v{n}", "h"] for n in range(200))
 
 
 @pytest.mark.timeout(240)
-def test_the_examples_of_the_document_run_one_after_the_other(spark: Any, kavka_broker: Broker) -> None:
-
+def test_the_examples_in_the_documentation_work(spark: Any, kavka_broker: Broker) -> None:
     text = (ROOT / "docs" / "pipeline.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 5

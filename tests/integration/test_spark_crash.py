@@ -1,5 +1,4 @@
-"""The exactly-once sink when things die: under read_committed each record is there once, and none
-is missing."""
+"""The exactly-once sink after crashes: a read_committed consumer reads each record exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ RECORDS = 100
 
 
 def session_members(leader: int) -> list[int]:
-    """The processes that a child of ours has started, however deep: they share its session."""
+    """The processes in the session of a child process: it and all its descendants."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -43,9 +42,9 @@ def session_members(leader: int) -> list[int]:
     return members
 
 
-def kill_session(leader: int, spare: set[int]) -> None:
+def kill_session(leader: int, excluded: set[int]) -> None:
     for pid in session_members(leader):
-        if pid not in spare:
+        if pid not in excluded:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -54,7 +53,7 @@ def kill_session(leader: int, spare: set[int]) -> None:
 
 @pytest.fixture
 def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
-    """Queries that are killed at once, each at a different stage of its second batch."""
+    """Queries that are killed together, each at a different stage of its second batch."""
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, 2), *(NewTopic(f"{topic}-{stage}", 2) for stage in STAGES)])
     for partition in range(2):
@@ -92,8 +91,8 @@ def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
         process.kill()
 
 
-def again(spark: Any, target: Target, folder: Path, topic: str, stage: str) -> Any:
-    """The query or application that ran in this stage when it was killed, started again."""
+def restart(spark: Any, target: Target, folder: Path, topic: str, stage: str) -> Any:
+    """Restarts the query or application that was killed in this stage."""
     if stage not in STREAMS:
         return start(query_of(spark, target.bootstrap_servers, folder, topic, stage))
     streams = application(spark, target.bootstrap_servers, folder, topic, stage)
@@ -121,8 +120,7 @@ def counts(records: list[Any]) -> dict[str, list[int]]:
 
 
 def counts_of(numbers: range) -> dict[str, list[int]]:
-    """The output of the application, each value once: for each kind of number the first, the
-    second …"""
+    """The expected output of the application: for each key the counts 1, 2 …"""
     kinds = [number % GROUPS for number in numbers]
     return {str(kind): list(range(1, kinds.count(kind) + 1)) for kind in set(kinds)}
 
@@ -132,7 +130,7 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
 ) -> None:
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         for stage in ("all_aborted", "half_aborted"):
-            # The coordinator's action when transaction.timeout.ms has passed.
+            # As the coordinator does after transaction.timeout.ms.
             (query_id,) = {
                 transaction.transactional_id.rpartition("-")[0].rpartition("-")[0]
                 for transaction in admin.list_transactions(states=["Ongoing"])
@@ -143,24 +141,24 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
                     ].partitions
                 )
             }
-            left = [
+            open_ids = [
                 transaction.transactional_id
                 for transaction in admin.list_transactions(states=["Ongoing"])
                 if transaction.transactional_id.startswith(query_id)
             ]
-            assert len(left) == (2 if stage == "all_aborted" else 1)
-            admin.fence_producers(left)
-        before = {stage: len(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
-        assert before["after_commit"] == 80
-        assert before["worker_killed"] == 100
+            assert len(open_ids) == (2 if stage == "all_aborted" else 1)
+            admin.fence_producers(open_ids)
+        counts_by_stage = {stage: len(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
+        assert counts_by_stage["after_commit"] == 80
+        assert counts_by_stage["worker_killed"] == 100
         running: dict[str, Any] = {}
         try:
             for stage in STAGES:
                 if stage != "late_driver":
-                    running[stage] = again(spark, target, crashed, topic, stage)
+                    running[stage] = restart(spark, target, crashed, topic, stage)
             for query in running.values():
                 process_all(query)
-            running["late_driver"] = again(spark, target, crashed, topic, "late_driver")
+            running["late_driver"] = restart(spark, target, crashed, topic, "late_driver")
             process_all(running["late_driver"])
             # The driver of before is still there, with its decision in its hand, and is too late.
             (crashed / "late_driver_may_continue").touch()
@@ -218,8 +216,8 @@ def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: An
             broker.kill()
             time.sleep(1)
             broker.start()
-            seen = written
-            wait_until(lambda: written > seen + 100, timeout=120, what="records after the start")
+            count = written
+            wait_until(lambda: written > count + 100, timeout=120, what="records after the start")
         finally:
             stop.set()
             writer.join()

@@ -31,8 +31,8 @@ def values(records: list[Any]) -> list[int]:
     return sorted(int(record.value) for record in records)
 
 
-def options(target: Target, **more: object) -> dict[str, object]:
-    return {"kafka.bootstrap.servers": target.bootstrap_servers, **more}
+def options(target: Target, **settings: object) -> dict[str, object]:
+    return {"kafka.bootstrap.servers": target.bootstrap_servers, **settings}
 
 
 def test_a_batch_writes_every_column(spark: Any, target: Target, admin: Admin, topic: str) -> None:
@@ -59,8 +59,8 @@ def test_a_batch_writes_every_column(spark: Any, target: Target, admin: Admin, t
 def test_a_stream_writes_each_record_once(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, exactly_once: str
 ) -> None:
-    out = f"{topic}-out"
-    admin.create_topics([NewTopic(topic, 2), NewTopic(out, 2)])
+    output_topic = f"{topic}-out"
+    admin.create_topics([NewTopic(topic, 2), NewTopic(output_topic, 2)])
     fill(target, topic, range(100))
     fill(target, topic, range(100, 150), partition=1)
     source = spark.readStream.format("kavka").options(
@@ -70,20 +70,22 @@ def test_a_stream_writes_each_record_once(
         source.load()
         .selectExpr("key", "value")
         .writeStream.format("kavka")
-        .options(**options(target, topic=out, exactlyOnce=exactly_once, checkpointLocation=str(tmp_path / "cp")))
+        .options(
+            **options(target, topic=output_topic, exactlyOnce=exactly_once, checkpointLocation=str(tmp_path / "cp"))
+        )
     )
     try:
         query.processAllAvailable()
-        assert values(read_all(target, out)) == list(range(150))
+        assert values(read_all(target, output_topic)) == list(range(150))
         fill(target, topic, range(150, 160))
         query.processAllAvailable()
-        assert values(read_all(target, out)) == list(range(160))
+        assert values(read_all(target, output_topic)) == list(range(160))
         assert query.lastProgress.batchId >= 3
     finally:
         query.stop()
-    left = [
+    open_transactions = [
         transaction
         for transaction in admin.list_transactions(states=["Ongoing"])
         if query.id in transaction.transactional_id
     ]
-    assert left == []
+    assert open_transactions == []

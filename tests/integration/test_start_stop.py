@@ -1,4 +1,4 @@
-"""A broker started and stopped by its commands, and one inside a test."""
+"""Brokers that commands start and stop, and brokers inside a test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def receive(servers: str) -> list[bytes]:
 
 @pytest.fixture
 def command(tmp_path, monkeypatch) -> Iterator:
-    """Runs a command of bin/ in a separate folder; brokers that it leaves behind are ended with
+    """Runs a command of bin/ in a separate folder. Brokers that are still running are killed after
     the test."""
     environment = {**os.environ, "KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "out")}
 
@@ -70,10 +70,10 @@ def command(tmp_path, monkeypatch) -> Iterator:
         os.kill(int(path.stem), signal.SIGKILL)
 
 
-def test_a_broker_in_a_test_is_ready_in_well_under_a_second_and_gone_at_the_end():
-    began = time.monotonic()
+def test_a_broker_in_a_test_starts_quickly_and_leaves_nothing_behind():
+    start_time = time.monotonic()
     with Broker() as broker:
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - start_time < 10
         send(broker.bootstrap_servers, b"a", b"b")
         assert receive(broker.bootstrap_servers) == [b"a", b"b"]
         pid, folder = broker.pid, broker.log_dir
@@ -82,7 +82,7 @@ def test_a_broker_in_a_test_is_ready_in_well_under_a_second_and_gone_at_the_end(
     assert not folder.exists()
 
 
-def test_its_data_and_its_port_outlive_a_restart_and_a_crash(tmp_path):
+def test_data_and_port_survive_a_restart_and_a_crash(tmp_path):
     with Broker(log_dir=tmp_path / "data", num_partitions=1) as broker:
         port = broker.port
         send(broker.bootstrap_servers, b"a")
@@ -97,26 +97,26 @@ def test_its_data_and_its_port_outlive_a_restart_and_a_crash(tmp_path):
     assert (tmp_path / "data" / "t-0").is_dir()
 
 
-def test_a_broker_that_cannot_start_says_why():
+def test_a_broker_that_cannot_start_reports_the_reason():
     with pytest.raises(BrokerFailed, match=r"log\.segment\.bytes: 1 is not allowed"), Broker(log_segment_bytes=1):
         pass
 
 
-def test_a_broker_goes_when_the_test_that_started_it_dies():
+def test_a_broker_ends_when_the_process_that_started_it_dies():
     code = "import kavka.testing, os; print(kavka.testing.Broker().start().pid, flush=True); os._exit(1)"
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
     assert has_ended(pid)
 
 
-def test_the_fixture_gives_a_broker_and_a_failing_test_shows_its_log(pytester_folder):
+def test_the_fixture_starts_a_broker_and_a_failing_test_shows_its_log(pytester_folder):
     (pytester_folder / "test_it.py").write_text("def test_it(kavka_broker):\n    assert kavka_broker.port == 0\n")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"],
         cwd=pytester_folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 1, done.stdout
-    assert "Kavka broker log" in done.stdout
-    assert "is ready" in done.stdout
+    assert result.returncode == 1, result.stdout
+    assert "Kavka broker log" in result.stdout
+    assert "is ready" in result.stdout
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def pytester_folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_daemon_is_ready_when_the_command_returns_and_is_stopped_by_its_own_command(command, tmp_path):
+def test_a_daemon_is_ready_when_the_start_command_returns_and_ends_with_the_stop_command(command, tmp_path):
     started = command("kafka-server-start.sh", "-daemon", "--override", "listeners=PLAINTEXT://127.0.0.1:0")
     assert started.returncode == 0, started.stderr
     [pid] = [int(path.stem) for path in (tmp_path / "run").glob("*.json")]
@@ -151,7 +151,7 @@ def test_a_daemon_is_ready_when_the_command_returns_and_is_stopped_by_its_own_co
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(tmp_path, number):
+def test_a_signal_stops_the_broker_cleanly(tmp_path, number):
     with Broker(log_dir=tmp_path) as broker:
         send(broker.bootstrap_servers, b"x")
         process = broker._process

@@ -1,5 +1,5 @@
-"""The word count elsewhere than alone on one machine: with Apache's own console producer and
-consumer on Kavka and on Apache Kafka 4.3, and on a standalone cluster of Spark."""
+"""The word count with Apache's console producer and consumer, on Kavka and on Apache Kafka, and on
+a standalone Spark cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def admin(either: Target) -> Iterator[Admin]:
         yield admin
 
 
-def test_lines_of_apaches_console_producer_are_counted_for_apaches_console_consumer(
+def test_the_word_count_works_with_apaches_console_tools(
     spark: Any, either: Target, admin: Admin, apache_tools: ApacheTools, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"
@@ -47,7 +47,7 @@ def test_lines_of_apaches_console_producer_are_counted_for_apaches_console_consu
         done = apache_tools.run("console-producer", *at, "--topic", topic, stdin=text)
         assert done.code == 0, done.err
         there += len(lines)
-        # In a JVM that keeps running, the tool leaves its lines to its producer, which lingers.
+        # The tool runs in a shared JVM and may return before its producer has sent the lines.
         wait_until(lambda: sum(ends(admin, [topic], False).values()) == there, timeout=60, what="the lines")
 
     def read(count: int) -> list[str]:
@@ -72,7 +72,7 @@ def test_lines_of_apaches_console_producer_are_counted_for_apaches_console_consu
 
 
 @pytest.mark.slow
-def test_the_word_count_runs_on_a_standalone_master_with_two_workers(
+def test_the_word_count_runs_on_a_standalone_cluster_with_two_workers(
     target: Target, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"

@@ -1,5 +1,5 @@
-"""`make demo`: a broker, the word count by `kavka pipeline run`, its status, and its end by `kavka
-pipeline stop`."""
+"""`make demo` starts a broker, runs the word count with `kavka pipeline run`, shows its status, and
+stops it with `kavka pipeline stop`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
 
 @pytest.mark.java
 @pytest.mark.timeout(400)
-def test_the_demo_shows_counts_that_move() -> None:
+def test_the_demo_shows_a_live_word_count() -> None:
     need_command("java")
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(DEMO), "--seconds", "8"], capture_output=True, text=True, timeout=380, check=False
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    counted = [int(count) for count in re.findall(r"(?:^|  )the (\d+)", ran.stdout, re.MULTILINE)]
-    assert len(counted) >= 2
-    assert counted == sorted(counted)
-    assert counted[-1] > counted[0]
-    assert re.search(r"^wordCountApp +\d+ +RUNNING", ran.stdout, re.MULTILINE)
-    assert "stopped wordCountApp" in ran.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    counts = [int(count) for count in re.findall(r"(?:^|  )the (\d+)", result.stdout, re.MULTILINE)]
+    assert len(counts) >= 2
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+    assert re.search(r"^wordCountApp +\d+ +RUNNING", result.stdout, re.MULTILINE)
+    assert "stopped wordCountApp" in result.stdout

@@ -1,4 +1,5 @@
-"""Expressions mean the same to Spark as to Python, and Spark works them out without Python."""
+"""Expressions have the same results in Spark and in Python, and Spark evaluates them without
+Python."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ EXPRESSIONS: list[Expression] = [
 ]
 
 
-def test_an_expression_gives_in_spark_what_it_gives_in_python(spark: Any) -> None:
+def test_expressions_have_the_same_results_in_spark_and_python(spark: Any) -> None:
     rows = [(left, right) for left in SAMPLES for right in SAMPLES]
     frame = spark.createDataFrame(rows, "key string, value string")
     columns = [to_column(expression).alias(f"e{number}") for number, expression in enumerate(EXPRESSIONS)]
@@ -82,7 +83,7 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
         native_frame(broken, chain).collect()
 
 
-def test_functions_that_need_python_stay_in_python() -> None:
+def test_chains_that_need_python_are_not_native() -> None:
     def chain(build: Any, **config: Any) -> Any:
         builder = StreamsBuilder()
         build(builder)

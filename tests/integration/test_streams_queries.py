@@ -1,4 +1,5 @@
-"""A running application's stores can be asked, and topics that come later are read."""
+"""The stores of a running application can be queried, and topics that are created later are
+read."""
 
 from __future__ import annotations
 
@@ -142,7 +143,7 @@ def test_stores_are_read_while_the_application_runs(
         wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the counts anew", interval=1)
 
 
-def test_an_application_continues_after_an_error_if_its_handler_says_so_and_after_a_pause(
+def test_an_application_continues_after_a_handled_error_and_after_a_pause(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"

@@ -1,5 +1,4 @@
-"""Partitioners of sinks, with a broker and without Spark: the partition counts that they
-receive."""
+"""The partition counts that partitioners of sinks receive, with a broker and without Spark."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ def partitions(job: Job, key: str, values: range) -> list[int]:
     return partitions
 
 
-def test_a_partitioner_knows_the_partitions_of_a_topic_that_a_function_chose(
+def test_a_partitioner_receives_the_partition_count_of_a_dynamic_topic(
     target: Target, admin: Admin, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 3), NewTopic(f"{topic}-2", 2)])
@@ -82,7 +81,7 @@ def test_a_partitioner_knows_the_partitions_of_a_topic_that_a_function_chose(
     assert partitions(by_key, f"{topic}-2", range(5)) == [0, 1, 0, 1, 0]
 
 
-def test_partitions_that_are_added_are_seen_after_the_age_of_metadata(target: Target, admin: Admin, topic: str) -> None:
+def test_added_partitions_are_used_after_metadata_max_age(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fixed = job(target, topic, **{"metadata.max.age.ms": "1"})
     assert partitions(fixed, "k", range(2)) == [0, 0]
@@ -90,6 +89,6 @@ def test_partitions_that_are_added_are_seen_after_the_age_of_metadata(target: Ta
     wait_until(lambda: partitions(fixed, "k", range(2)) == [0, 1], timeout=30, what="the new partition")
 
 
-def test_a_topic_that_cannot_be_is_an_error_with_its_name(target: Target) -> None:
+def test_an_invalid_topic_is_an_error_with_its_name(target: Target) -> None:
     with pytest.raises(StreamsException, match=r"Could not get partition information for topic no/topic"):
         partitions(job(target, lambda key, value, record: key), "no/topic", range(1))

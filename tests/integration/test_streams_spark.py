@@ -1,4 +1,4 @@
-"""Streams on Spark: what a topology gives there is what the plain-Python model gives."""
+"""Streams on Spark: a topology has the same output as in the plain-Python model."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def admin(target: Target) -> Iterator[Admin]:
 
 
 def lasting(topic: str, partitions: int) -> NewTopic:
-    """A topic for records of any time: by default old records are deleted by retention."""
+    """A topic without retention, for records with old timestamps."""
     return NewTopic(topic, partitions, configs={"retention.ms": "-1"})
 
 
 def fill(target: Target, topic: str, records: Any) -> None:
-    """(key, value, timestamp) as bytes; by the key's hash where there is a key."""
+    """Produces records (key, value, timestamp)."""
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for key, value, timestamp in records:
             producer.send(topic, value=value, key=key, timestamp=timestamp)
 
 
 def emptied(admin: Admin, topics: list[str]) -> bool:
-    """Whether something was written to each, and nothing of it is there any more."""
+    """Whether records were written to each topic and all of them are deleted."""
     described = admin.describe_topics(topics) if topics else {}
     partitions = [
         TopicPartition(description.name, p.partition)
@@ -183,7 +183,7 @@ def test_counts_of_tasks_continue_with_spark_aggregation(
     assert [int.from_bytes(record.value) for record in read_all(target, output)] == [2, 3]
 
 
-def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_has_set_its_group(
+def test_after_a_reset_an_application_starts_at_the_offsets_that_the_tool_set(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     output, application = f"{topic}-out", f"app-{topic}"
@@ -227,7 +227,7 @@ APART = [case for case in streams_cases.CASES if case.startswith(("global_", "tr
 
 
 @pytest.mark.parametrize("names", [[case for case in streams_cases.CASES if case not in APART], APART])
-def test_every_operator_gives_on_spark_what_the_model_gives(
+def test_every_operator_has_the_same_output_on_spark_as_in_the_model(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, names: list[str]
 ) -> None:
     outputs = ["out", "out1", "out2", "out3", *(f"out-k{number}" for number in range(4))]
@@ -296,7 +296,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
+def test_a_killed_driver_loses_and_duplicates_no_record(
     target: Target, admin: Admin, topic: str, tmp_path: Path, cached: bool
 ) -> None:
     """Counted one by one by tasks; cached, by Spark itself, with one result for a word and

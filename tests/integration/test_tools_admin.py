@@ -1,5 +1,5 @@
-"""Our tools and Apache's of the same name on the same clusters, ours and Apache's: the same output,
-the same codes."""
+"""The administration tools have the same output and exit codes as Apache's tools, on a Kavka
+cluster and on an Apache cluster."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def cluster(
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp(f"tools-{request.param}")
     zookeeper = ZooKeeper(folder / "zookeeper")
-    kind = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
+    cluster_class = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
     try:
         two_disks = {0: (folder / "disk-1", folder / "disk-2")}
-        with kind(folder / "brokers", zookeeper, log_dirs=two_disks) as running:
-            yield running
+        with cluster_class(folder / "brokers", zookeeper, log_dirs=two_disks) as cluster:
+            yield cluster
     finally:
         zookeeper.kill()
 
@@ -59,12 +59,12 @@ def both43(cluster: Cluster, apache43: ApacheTools) -> SideBySide:
     return SideBySide(cluster, apache43)
 
 
-def make_topics(both: SideBySide, *options: str) -> None:
+def create_topics(both: SideBySide, *options: str) -> None:
     both.does_same("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT, *options)
     both.settle(3)
 
 
-def test_topics(both43: SideBySide) -> None:
+def test_topics_prints_the_output_of_kafkas_tool(both43: SideBySide) -> None:
     both = both43
     created = both.does_same(
         "topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT,
@@ -76,14 +76,14 @@ def test_topics(both43: SideBySide) -> None:
     both.looks_same("topics", "--list")
     assert both.looks_same("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
     described = both.looks_same("topics", "--describe", "--topic", "{t}")
-    one_by_one = ("--partition-size-limit-per-response", "1")
-    assert both.looks_same("topics", "--describe", *one_by_one, "--topic", "{t}") == described
+    page_size = ("--partition-size-limit-per-response", "1")
+    assert both.looks_same("topics", "--describe", *page_size, "--topic", "{t}") == described
     assert described.count("\n\tTopic:") == 3
     both.looks_same("topics", "--describe", "--exclude-internal", order=False)
     both.looks_same("topics", "--describe", "--topics-with-overrides", order=False)
     filters = ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions")
-    for some in (*((name,) for name in filters), filters):
-        assert both.looks_same("topics", "--describe", "--topic", "{t}", *some) == ""
+    for options in (*((name,) for name in filters), filters):
+        assert both.looks_same("topics", "--describe", "--topic", "{t}", *options) == ""
     assert both.looks_same("topics", "--describe", "--topic", "nothing", "--if-exists") == ""
     arguments = ("--topic", "{t}", "--partitions", "4")
     both.does_same("topics", "--alter", *arguments, "--replica-assignment", f"{ASSIGNMENT},0:2")
@@ -111,20 +111,20 @@ def test_topics(both43: SideBySide) -> None:
         ("--list", "--under-replicated-partitions"),
     ],
 )
-def test_command_lines_that_topics_refuses(both39: SideBySide, args: tuple[str, ...]) -> None:
+def test_topics_rejects_invalid_command_lines(both39: SideBySide, args: tuple[str, ...]) -> None:
     both39.fails_same("topics", *args)
 
 
-def test_configs(both39: SideBySide) -> None:
+def test_configs_changes_and_prints_topic_settings_as_kafkas_tool(both39: SideBySide) -> None:
     both = both39
-    make_topics(both)
+    create_topics(both)
     topic = ("--entity-type", "topics", "--entity-name", "{t}")
     added = "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]"
     assert both.does_same("configs", "--alter", *topic, *added) == (
         f"Completed updating config for topic {both.names['ours']}.\n"
     )
-    theirs = ConfigResource.topic(both.names["java"])
-    both.wait_everywhere(lambda admin: setting(admin, theirs, "retention.ms") == "12345", "the settings")
+    java_topic = ConfigResource.topic(both.names["java"])
+    both.wait_everywhere(lambda admin: setting(admin, java_topic, "retention.ms") == "12345", "the settings")
     both.looks_same("configs", "--describe", *topic)
     both.looks_same("configs", "--describe", *topic, "--all")
     both.looks_same("configs", "--describe", "--topic", "{t}")
@@ -138,11 +138,11 @@ def test_configs(both39: SideBySide) -> None:
 
 
 def setting(admin: Admin, resource: ConfigResource, name: str) -> str | None:
-    configs = admin.describe_configs(resource)[resource].get(name)
-    return None if configs is None else configs.value
+    entry = admin.describe_configs(resource)[resource].get(name)
+    return None if entry is None else entry.value
 
 
-def test_configs_of_brokers(both39: SideBySide) -> None:
+def test_configs_changes_and_prints_broker_settings_as_kafkas_tool(both39: SideBySide) -> None:
     both = both39
     for entity in (("--entity-name", "1"), ("--entity-default",)):
         brokers = ("--entity-type", "brokers", *entity)
@@ -153,8 +153,8 @@ def test_configs_of_brokers(both39: SideBySide) -> None:
     both.looks_same("configs", "--describe", "--broker-defaults")
     both.looks_same("configs", "--describe", "--broker-logger", "0")
     for entity in (("--broker", "1"), ("--broker-defaults",)):
-        # The second caller finds nothing to remove, and neither does one whose broker has not
-        # received the setting yet.
+        # Only our tool removes the setting: a second removal would fail. The removal also fails
+        # until the broker has received the setting.
         removal = ("--bootstrap-server", both.cluster.bootstrap_servers, "--alter", *entity)
         wait_until(
             lambda removal=removal: run_kavka("configs", *removal, "--delete-config", "message.max.bytes").code == 0,
@@ -163,7 +163,7 @@ def test_configs_of_brokers(both39: SideBySide) -> None:
     both.fails_same("configs", "--describe", "--broker", "one", says="one")
 
 
-def test_configs_of_groups(both43: SideBySide) -> None:
+def test_configs_changes_and_prints_group_settings_as_kafkas_tool(both43: SideBySide) -> None:
     both, group = both43, ("--entity-type", "groups", "--entity-name", "{g}")
     added = ("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=7000")
     if isinstance(both.cluster, ApacheCluster):
@@ -182,15 +182,15 @@ def test_configs_of_groups(both43: SideBySide) -> None:
     both.looks_same("configs", "--describe", "--group", "{g}", "--all")
     both.looks_same("configs", "--describe", "--entity-type", "groups", order=False)
     both.does_same("configs", "--describe", "--group", "{g}")
-    for wrong in ("consumer.session.timeout.ms=44999", "consumer.heartbeat.interval.ms=15001", "nonsense=1"):
-        both.fails_same("configs", "--alter", *group, "--add-config", wrong, says=wrong.partition("=")[0])
+    for invalid in ("consumer.session.timeout.ms=44999", "consumer.heartbeat.interval.ms=15001", "nonsense=1"):
+        both.fails_same("configs", "--alter", *group, "--add-config", invalid, says=invalid.partition("=")[0])
     everything = ("--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms,nonsense")
     for _ in range(2):
         both.does_same("configs", "--alter", "--group", "{g}", *everything)
     both.looks_same("configs", "--describe", *group)
 
 
-def test_settings_of_users_are_refused_clearly(both39: SideBySide) -> None:
+def test_user_settings_are_rejected_with_a_message(both39: SideBySide) -> None:
     servers = both39.cluster.bootstrap_servers
     described = run_kavka("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
     assert described.code == 1
@@ -224,9 +224,9 @@ class Member:
         assert not self._thread.is_alive()
 
 
-def test_consumer_groups_with_members(both43: SideBySide) -> None:
+def test_consumer_groups_prints_members_and_offsets_as_kafkas_tool(both43: SideBySide) -> None:
     both = both43
-    make_topics(both)
+    create_topics(both)
     servers, topic = both.cluster.bootstrap_servers, both.names["ours"]
     with Producer(bootstrap_servers=servers) as producer:
         for number in range(30):
@@ -243,20 +243,20 @@ def test_consumer_groups_with_members(both43: SideBySide) -> None:
         groups = [f"g-{topic}", f"g-{topic}-new"][: len(members)]
         for group in groups:
             wait_until(lambda group=group: consumed(group), timeout=90, what=f"{group} to commit all")  # type: ignore[misc]
-        for which in ("--offsets", "--members", "--state"):
+        for option in ("--offsets", "--members", "--state"):
             for group in groups:
-                describe = ("consumer-groups", "--describe", "--group", group, which)
+                describe = ("consumer-groups", "--describe", "--group", group, option)
                 assert group in both.looks_same(*describe)
                 assert group in both.looks_same(*describe, "--verbose")
         both.looks_same("consumer-groups", "--list", order=False)
         both.looks_same("consumer-groups", "--list", "--state", order=False)
         both.looks_same("consumer-groups", "--list", "--state", "--type", order=False)
-        for only in ((), ("--consumer",), ("--group-type", "classic"), ("--protocol", "consumer"), ("--share",)):
-            both.looks_same("groups", "--list", *only, order=False)
-        refused = run_kavka("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
+        for filters in ((), ("--consumer",), ("--group-type", "classic"), ("--protocol", "consumer"), ("--share",)):
+            both.looks_same("groups", "--list", *filters, order=False)
+        rejected = run_kavka("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
                        "--all-topics", "--to-earliest", "--execute")  # fmt: skip
-        assert refused.code == 1
-        assert "is inactive, but the current state is Stable" in refused.err
+        assert rejected.code == 1
+        assert "is inactive, but the current state is Stable" in rejected.err
         for member in members:
             member.close()
         wait_until(
@@ -267,9 +267,9 @@ def test_consumer_groups_with_members(both43: SideBySide) -> None:
     both.looks_same("consumer-groups", "--describe", "--group", groups[0], "--state")
 
 
-def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Path) -> None:
+def test_group_offsets_are_reset_with_every_option(both43: SideBySide, tmp_path: Path) -> None:
     both = both43
-    make_topics(both)
+    create_topics(both)
     servers = both.cluster.bootstrap_servers
     with Producer(bootstrap_servers=servers) as producer:
         for name in both.names.values():
@@ -289,8 +289,8 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
     assert same("--to-datetime", "2023-11-14T23:28:20.000+01:00", "--dry-run").count(" 5\n") == 3
     assert "Falling back to latest" in same("--by-duration", "PT1S", "--dry-run")
     assert same("--by-duration", "P7000D", "--dry-run").count(" 0\n") == 3
-    some = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}:0,2")
-    assert both.does_same(*some, "--to-offset", "3", "--execute", order=False).count(" 3\n") == 2
+    partitions = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}:0,2")
+    assert both.does_same(*partitions, "--to-offset", "3", "--execute", order=False).count(" 3\n") == 2
     everything = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--all-topics")
     exported = both.does_same(*everything, "--to-current", "--dry-run", "--export", order=False)
     assert sorted(exported.split()) == [f"{both.names['ours']},{p},{o}" for p, o in ((0, 3), (1, 6), (2, 3))]
@@ -301,18 +301,18 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
     both.does_same("consumer-groups", "--describe", "--group", "{g}")
     both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:1")
     both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:0,1")
-    only_wrong, theirs = both.run("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:9")
-    assert (only_wrong.code, only_wrong.err) == (1, theirs.out.lstrip("\n").splitlines(keepends=True)[0])
-    assert f"{both.names['ours']}   9          Error: unknown topic or partition" in only_wrong.out
+    failed, java = both.run("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:9")
+    assert (failed.code, failed.err) == (1, java.out.lstrip("\n").splitlines(keepends=True)[0])
+    assert f"{both.names['ours']}   9          Error: unknown topic or partition" in failed.out
     both.does_same("consumer-groups", "--delete", "--group", "{g}")
-    for args, words in (
+    for args, message in (
         (("--describe", "--group", "{g}"), "does not exist"),
         (("--delete", "--group", "{g}"), "could not be deleted"),
         (("--reset-offsets", "--group", "{g}", "--topic", "{t}:9", "--to-earliest"), f"{both.names['ours']}-9"),
     ):
         failed, _ = both.run("consumer-groups", *args, read_only=True)
         assert failed.code == 1
-        assert words in failed.err
+        assert message in failed.err
 
 
 @pytest.mark.parametrize(
@@ -326,45 +326,49 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
         (),
     ],
 )
-def test_command_lines_that_consumer_groups_refuses(both43: SideBySide, args: tuple[str, ...]) -> None:
+def test_consumer_groups_rejects_invalid_command_lines(both43: SideBySide, args: tuple[str, ...]) -> None:
     ours, other = both43.run("consumer-groups", *args)
     assert (ours.code, other.code) == (1, 1)
     assert ours.out == ""
 
 
 def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> None:
-    """A topic and the application that reads it have the same name. The records are old: without
-    retention.ms=-1, retention deletes them at some time during the test."""
+    """A topic and the application that reads it have the same name. The records are old:
+    retention.ms=-1 keeps retention from deleting them during the test."""
     both = both39
-    make_topics(both, "--config", "retention.ms=-1")
+    create_topics(both, "--config", "retention.ms=-1")
     servers = both.cluster.bootstrap_servers
     with Admin(bootstrap_servers=servers) as admin, Producer(bootstrap_servers=servers) as producer:
-        more = [f"{name}-{kind}" for name in both.names.values() for kind in ("by-word-repartition", "mine")]
-        admin.create_topics([NewTopic(name, 1, 1) for name in more])
-        both.wait_everywhere(lambda client: set(more) <= set(client.list_topics()), "the applications' topics")
+        other_topics = [
+            f"{name}-{kind}" for name in both.names.values() for kind in ("by-word-repartition", "intermediate")
+        ]
+        admin.create_topics([NewTopic(name, 1, 1) for name in other_topics])
+        both.wait_everywhere(lambda client: set(other_topics) <= set(client.list_topics()), "the applications' topics")
         for name in both.names.values():
             for number in range(30):
                 producer.send(name, b"x", partition=number % 3, timestamp=1_700_000_000_000 + number * 60_000)
-            producer.send(f"{name}-mine", b"x", partition=0)
+            producer.send(f"{name}-intermediate", b"x", partition=0)
             admin.alter_consumer_group_offsets(name, {TopicPartition(name, 0): 4})
         producer.flush()
         reset = ("streams-application-reset", "--application-id", "{t}")
         inputs = (*reset, "--input-topics", "{t}")
 
-        def dry(*args: str, code: int = 0) -> str:
+        def dry_run(*args: str, code: int = 0) -> str:
             return both.does_same(*args, "--dry-run", order=False, code=code)
 
-        assert "Deleting inferred internal topics [" in dry(*inputs, "--intermediate-topics", "{t}-mine")
-        for way in (
+        assert "Deleting inferred internal topics [" in dry_run(*inputs, "--intermediate-topics", "{t}-intermediate")
+        for position in (
             ("--to-latest",), ("--to-offset", "99"), ("--shift-by", "-2"), ("--by-duration", "PT1S"),
             ("--to-datetime", "2023-11-14T22:28:20.000"),
         ):  # fmt: skip
-            assert f"Topic: {both.names['ours']} Partition: 2" in dry(*inputs, *way)
+            assert f"Topic: {both.names['ours']} Partition: 2" in dry_run(*inputs, *position)
         for who, name in both.names.items():
             (tmp_path / f"{who}.csv").write_text("".join(f"{name},{number},{number * 10 + 1}\n" for number in range(3)))
-        dry(*inputs, "--from-file", str(tmp_path / "{who}.csv"))
-        dry(*reset, "--input-topics", "{t},nothing", "--intermediate-topics", "nothing-either", code=1)
-        both.fails_same(*reset, "--internal-topics", "{t}-mine", says="Invalid topic specified in the --internal")
+        dry_run(*inputs, "--from-file", str(tmp_path / "{who}.csv"))
+        dry_run(*reset, "--input-topics", "{t},nothing", "--intermediate-topics", "nothing-either", code=1)
+        both.fails_same(
+            *reset, "--internal-topics", "{t}-intermediate", says="Invalid topic specified in the --internal"
+        )
         members = [Member(servers, name, name, "classic") for name in both.names.values()]
         for name in both.names.values():
             wait_until(lambda name=name: admin.group_state(name) == "Stable", timeout=90, what="a member")  # type: ignore[misc]
@@ -373,21 +377,23 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
             member.close()
         for name in both.names.values():
             wait_until(lambda name=name: admin.group_state(name) == "Empty", timeout=60, what="no member")  # type: ignore[misc]
-        both.does_same(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-mine", order=False)
+        both.does_same(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-intermediate", order=False)
         for name in both.names.values():
             offsets = admin.list_consumer_group_offsets(name)
-            expected = {TopicPartition(name, number): 3 for number in range(3)} | {TopicPartition(f"{name}-mine", 0): 1}
-            assert {tp: at.offset for tp, at in offsets.items() if at is not None} == expected
+            expected = {TopicPartition(name, number): 3 for number in range(3)} | {
+                TopicPartition(f"{name}-intermediate", 0): 1
+            }
+            assert {tp: entry.offset for tp, entry in offsets.items() if entry is not None} == expected
         internal_topics = {f"{name}-by-word-repartition" for name in both.names.values()}
         both.wait_everywhere(
-            lambda client: not internal_topics & set(client.list_topics()), "the end of the applications' own topics"
+            lambda client: not internal_topics & set(client.list_topics()), "the deletion of internal topics"
         )
-        assert {f"{name}-mine" for name in both.names.values()} <= set(admin.list_topics())
+        assert {f"{name}-intermediate" for name in both.names.values()} <= set(admin.list_topics())
 
 
-def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None:
+def test_delete_records_and_log_dirs_print_the_output_of_kafkas_tools(both39: SideBySide, tmp_path: Path) -> None:
     both = both39
-    make_topics(both)
+    create_topics(both)
     with Producer(bootstrap_servers=both.cluster.bootstrap_servers) as producer:
         for name in both.names.values():
             for number in range(9):
@@ -404,11 +410,11 @@ def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None
     ours, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", read_only=True)
     head, text = ours.out.split("{", 1)
     assert head == other.out.split("{", 1)[0]
-    assert in_order(json.loads("{" + text)) == in_order(json.loads("{" + other.out.split("{", 1)[1]))
+    assert sorted_log_dirs(json.loads("{" + text)) == sorted_log_dirs(json.loads("{" + other.out.split("{", 1)[1]))
     both.fails_same("log-dirs", "--describe", "--broker-list", "0,7", says="from --broker-list: 7")
 
 
-def in_order(log_dirs: dict) -> dict:
+def sorted_log_dirs(log_dirs: dict) -> dict:
     for broker in log_dirs["brokers"]:
         broker["logDirs"].sort(key=lambda directory: directory["logDir"])
         for directory in broker["logDirs"]:
@@ -417,9 +423,9 @@ def in_order(log_dirs: dict) -> dict:
     return log_dirs
 
 
-def test_transactions(both39: SideBySide) -> None:
+def test_transactions_prints_the_output_of_kafkas_tool(both39: SideBySide) -> None:
     both = both39
-    make_topics(both)
+    create_topics(both)
     name = both.names["ours"]
     settings = {"bootstrap.servers": both.cluster.bootstrap_servers, "transactional.id": f"tx-{name}"}
     with Producer(settings) as producer:
@@ -450,7 +456,9 @@ def test_transactions(both39: SideBySide) -> None:
     both.fails_same("transactions", "find-hanging", says="requires either --topic or --broker-id")
 
 
-def test_cluster_and_broker_api_versions(both39: SideBySide, apache43: ApacheTools) -> None:
+def test_cluster_and_broker_api_versions_print_the_output_of_kafkas_tools(
+    both39: SideBySide, apache43: ApacheTools
+) -> None:
     both = both39
     both.looks_same("features", "describe")
     servers = both.cluster.bootstrap_servers
@@ -459,25 +467,25 @@ def test_cluster_and_broker_api_versions(both39: SideBySide, apache43: ApacheToo
         both.apache.run("cluster", "cluster-id", "--bootstrap-server", servers),
     )
     assert (our_output.code, our_output.out) == (0, other.out)
-    listed, theirs = (
+    listed, java = (
         run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (run_kavka, apache43.run)
     )
-    assert (listed.code, listed.out) == (0, theirs.out)
+    assert (listed.code, listed.out) == (0, java.out)
     our_output, other = both.run("broker-api-versions", read_only=True)
-    mine, its = (
+    kavka_lines, java_lines = (
         [line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (our_output, other)
     )
     assert our_output.code == 0
-    # 4.3 has given the request another name, which is ours.
-    its = [line.replace("ListClientMetricsResources", "ListConfigResources") for line in its]
-    assert sorted(line for line in its if "UNSUPPORTED" not in line) == sorted(
-        line for line in mine if "UNSUPPORTED" not in line
+    # 4.3 renamed the request. Kavka uses the new name.
+    java_lines = [line.replace("ListClientMetricsResources", "ListConfigResources") for line in java_lines]
+    assert sorted(line for line in java_lines if "UNSUPPORTED" not in line) == sorted(
+        line for line in kavka_lines if "UNSUPPORTED" not in line
     )
 
 
-def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
+def test_partitions_are_reassigned_as_by_kafkas_tool(both39: SideBySide, tmp_path: Path) -> None:
     both = both39
-    make_topics(both)
+    create_topics(both)
     topics = tmp_path / "topics-{who}.json"
     plan = tmp_path / "plan-{who}.json"
     for who, name in both.names.items():
@@ -486,8 +494,8 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
         moves = [{"topic": name, "partition": p, "replicas": replicas} for p, replicas in targets.items()]
         Path(str(plan).replace("{who}", who)).write_text(json.dumps({"version": 1, "partitions": moves}))
     tool = "reassign-partitions"
-    for_all = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "0,1,2")
-    our_output, other = both.run(tool, *for_all, read_only=True)
+    generate = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "0,1,2")
+    our_output, other = both.run(tool, *generate, read_only=True)
     assert our_output.out.splitlines()[:4] == other.out.splitlines()[:4]
     proposed = json.loads(our_output.out.splitlines()[4])["partitions"]
     assert [len(set(p["replicas"])) for p in proposed] == [2, 2, 2]
@@ -522,19 +530,18 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
 
 def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, tmp_path: Path) -> None:
     both = both39
-    make_topics(both)
+    create_topics(both)
     tool, servers = "reassign-partitions", ("--bootstrap-server", both.cluster.bootstrap_servers)
     disks = {str(path) for path in both.cluster.log_dirs[0]}
-    said: dict[str, list[str]] = {}
+    outputs: dict[str, list[str]] = {}
     with Admin(bootstrap_servers=both.cluster.bootstrap_servers) as admin:
 
-        def place(name: str) -> str:
+        def log_dir(name: str) -> str:
             log_dirs = admin.describe_log_dirs([0], [TopicPartition(name, 0)])[0]
             return next(path for path, description in log_dirs.items() if description.replicas)
 
         for (who, name), run in zip(both.names.items(), (run_kavka, both.apache.run), strict=True):
-            there = place(name)
-            (other,) = disks - {there}
+            (other,) = disks - {log_dir(name)}
             entry = {"topic": name, "partition": 0, "replicas": [0, 1], "log_dirs": [other, "any"]}
             (tmp_path / f"{who}.json").write_text(json.dumps({"version": 1, "partitions": [entry]}))
             file = ("--reassignment-json-file", str(tmp_path / f"{who}.json"))
@@ -543,18 +550,18 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
             assert started.code == 0, started
             assert f"Successfully started moving log directory to {other} for replica {name}-0" in started.out
             assert run_kavka(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles").code == 0
-            assert place(name) == other
+            assert log_dir(name) == other
             verified = run(tool, *servers, "--verify", *file)
             assert verified.code == 0, verified
-            said[who] = [text.out.replace(other, "OTHER") for text in (started, verified)]
-    for mine, its in zip(said["ours"], said["java"], strict=True):
-        both.same_but_for_names(mine, its)
+            outputs[who] = [text.out.replace(other, "OTHER") for text in (started, verified)]
+    for kavka_output, java_output in zip(outputs["ours"], outputs["java"], strict=True):
+        both.same_but_for_names(kavka_output, java_output)
 
 
-def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
-    """Last: it takes a broker away for a while."""
+def test_preferred_leaders_are_elected_after_a_broker_was_stopped(both39: SideBySide) -> None:
+    """Stops a broker for some time, so this is one of the last tests."""
     both = both39
-    make_topics(both)
+    create_topics(both)
     servers, topic = both.cluster.bootstrap_servers, both.names["ours"]
     elect = ("leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "2")
     assert both.looks_same(*elect) == f"Valid replica already elected for partitions {topic}-2\n"
@@ -565,15 +572,15 @@ def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
         return all(2 not in [node.id for node in p.isr] and p.leader is not None for p in partitions)
 
     both.wait_everywhere(without_2, "leaders other than broker 2")
-    for which in ("under-replicated", "unavailable", "under-min-isr", "at-min-isr"):
-        both.looks_same("topics", "--describe", "--topic", "{t}", f"--{which}-partitions")
+    for filter_ in ("under-replicated", "unavailable", "under-min-isr", "at-min-isr"):
+        both.looks_same("topics", "--describe", "--topic", "{t}", f"--{filter_}-partitions")
     both.cluster.start(2)
     both.settle(3)
     with Admin(bootstrap_servers=servers) as admin:
         assert admin.describe_topics(topic)[topic].partitions[2].leader.id == 0
     assert both.does_same(*elect) == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
-    older = run_kavka("preferred-replica-election", "--bootstrap-server", servers)
-    assert older.code == 0, older.err
+    elected = run_kavka("preferred-replica-election", "--bootstrap-server", servers)
+    assert elected.code == 0, elected.err
     our_output, other = both.run(
         "leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "9"
     )
@@ -585,7 +592,7 @@ def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
         )
 
 
-def test_zookeeper_shows_where_the_brokers_are(both39: SideBySide) -> None:
+def test_the_option_zookeeper_finds_the_brokers(both39: SideBySide) -> None:
     connect = both39.cluster.zookeeper.connect
     listed = run_kavka("kafka-topics.sh", "--list", "--zookeeper", connect)
     assert listed.code == 0

@@ -1,5 +1,5 @@
-"""console-producer, console-consumer, get-offsets and the verifiable tools: on our broker and on
-Apache's, beside Apache's tools of the same name."""
+"""console-producer, console-consumer, get-offsets and the verifiable tools, on a Kavka broker and
+on an Apache broker, compared with Apache's tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.tools import ApacheTools, kavka_command, run_kavka_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
 
-EVERYTHING = [
+PRINT_ALL = [
     f"--property=print.{part}=true" for part in ("key", "headers", "timestamp", "offset", "partition")
 ]  # fmt: skip
 PARSE = [
@@ -34,49 +34,47 @@ PARSE = [
 LINES = "h1:v1,h2:NULL\tk1\tone\nNULL\tk2\ttwo\nNULL\tNULL\tthree\nno separators\nh:x\tk3\tNULL\nh:x\tk4\tümläut\n"
 
 
-def produce_ours(broker: Target, topic: str, lines: str | bytes, *args: str) -> None:
+def produce_lines(broker: Target, topic: str, lines: str | bytes, *args: str) -> None:
     data = lines.encode() if isinstance(lines, str) else lines
-    done = run_kavka_process(
+    result = run_kavka_process(
         "console-producer", "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, *args, stdin=data
     )
-    assert (done.code, done.out) == (0, ""), done.err
+    assert (result.code, result.out) == (0, ""), result.err
 
 
-def consume_ours(broker: Target, *args: str) -> tuple[str, str]:
-    done = run_kavka_process("console-consumer", "--bootstrap-server", broker.bootstrap_servers, *args)
-    assert done.code == 0, done.err
-    return done.out, done.err
+def consume(broker: Target, *args: str) -> tuple[str, str]:
+    result = run_kavka_process("console-consumer", "--bootstrap-server", broker.bootstrap_servers, *args)
+    assert result.code == 0, result.err
+    return result.out, result.err
 
 
 def without_times(text: str) -> str:
     return re.sub(r"CreateTime:\d+", "CreateTime:", text)
 
 
-def test_lines_become_the_records_that_kafkas_tools_make_of_them(
+def test_lines_become_the_same_records_as_with_kafkas_tools(
     either: Target, apache_tools: ApacheTools, topic: str
 ) -> None:
-    mine, theirs = f"{topic}-ours", f"{topic}-theirs"
-    produce_ours(either, mine, LINES, *PARSE)
+    kavka_topic, apache_topic = f"{topic}-kavka", f"{topic}-apache"
+    produce_lines(either, kavka_topic, LINES, *PARSE)
     server = ("--bootstrap-server", either.bootstrap_servers)
-    wrote = apache_tools.run("console-producer", *server, "--topic", theirs, *PARSE, stdin=LINES)
-    assert wrote.code == 0, wrote.err
+    produced = apache_tools.run("console-producer", *server, "--topic", apache_topic, *PARSE, stdin=LINES)
+    assert produced.code == 0, produced.err
     printed = []
-    for name in (mine, theirs):
-        read = ("--topic", name, "--from-beginning", "--max-messages", "6", "--timeout-ms", "30000", *EVERYTHING)
-        out, err = consume_ours(either, *read)
+    for name in (kavka_topic, apache_topic):
+        read = ("--topic", name, "--from-beginning", "--max-messages", "6", "--timeout-ms", "30000", *PRINT_ALL)
+        out, err = consume(either, *read)
         assert err == "Processed a total of 6 messages\n"
-        apache = apache_tools.run("console-consumer", *server, *read).out
-        # 4.3 says first that --property has another name by now.
-        printed += [without_times(out), without_times("".join(apache.splitlines(keepends=True)[-6:]))]
+        apache_output = apache_tools.run("console-consumer", *server, *read).out
+        # 4.3 first prints that --property is deprecated.
+        printed += [without_times(out), without_times("".join(apache_output.splitlines(keepends=True)[-6:]))]
     assert printed[0].count("\n") == 6
     assert "CreateTime:\tPartition:0\tOffset:0\th1:v1,h2:null\tk1\tone\n" in printed[0]
     assert "\tNO_HEADERS\tnull\tno separators\n" in printed[0]
     assert printed.count(printed[0]) == 4, printed
 
 
-def test_the_clusters_own_topics_are_shown_as_kafka_shows_them(
-    either: Target, apache_tools: ApacheTools, topic: str
-) -> None:
+def test_internal_topics_are_printed_as_by_kafka(either: Target, apache_tools: ApacheTools, topic: str) -> None:
     server = either.bootstrap_servers
     with Producer(bootstrap_servers=server, transactional_id=f"tx-{topic}") as producer:
         producer.init_transactions()
@@ -96,7 +94,7 @@ def test_the_clusters_own_topics_are_shown_as_kafka_shows_them(
             value, end = decoder.raw_decode(text)
             text = text[end:]
             if topic in json.dumps(value["key"]):
-                # What 3.9 calls version is type in 4.3.
+                # The field `version` of 3.9 is `type` in 4.3.
                 kind = value["key"].pop("version", None)
                 objects.append({**value, "kind": kind if kind is not None else value["key"].pop("type")})
         return objects
@@ -111,35 +109,35 @@ def test_the_clusters_own_topics_are_shown_as_kafka_shows_them(
         args = ("--topic", internal, "--partition", "0", "--offset", "earliest", "--timeout-ms", "30000")
         args += ("--max-messages", str(count))
         args += ("--formatter", f"org.apache.kafka.tools.consumer.{formatter}")
-        mine = objects(consume_ours(either, *args)[0])
-        theirs = objects(apache_tools.run("console-consumer", "--bootstrap-server", server, *args).out)
-        assert mine == theirs
-        assert mine
+        kavka = objects(consume(either, *args)[0])
+        apache = objects(apache_tools.run("console-consumer", "--bootstrap-server", server, *args).out)
+        assert kavka == apache
+        assert kavka
 
 
-def test_a_consumer_reads_what_its_options_say(either: Target, topic: str) -> None:
+def test_the_options_of_the_consumer_select_records(either: Target, topic: str) -> None:
     with Admin(bootstrap_servers=either.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, 2)])
     with Producer(bootstrap_servers=either.bootstrap_servers) as producer:
         for number in range(10):
             producer.send(topic, str(number), partition=number % 2)
     partition = ("--topic", topic, "--partition", "1", "--timeout-ms", "20000")
-    assert consume_ours(either, *partition, "--offset", "3", "--max-messages", "1")[0] == "7\n"
-    assert consume_ours(either, *partition, "--from-beginning", "--max-messages", "2")[0] == "1\n3\n"
+    assert consume(either, *partition, "--offset", "3", "--max-messages", "1")[0] == "7\n"
+    assert consume(either, *partition, "--from-beginning", "--max-messages", "2")[0] == "1\n3\n"
     grouped = ("--topic", topic, "--group", f"g-{topic}", "--from-beginning", "--timeout-ms", "20000")
-    first = consume_ours(either, *grouped, "--max-messages", "4")[0].split()
-    rest = consume_ours(either, *grouped, "--max-messages", "6")[0].split()
-    assert sorted(map(int, first + rest)) == list(range(10))
+    first = consume(either, *grouped, "--max-messages", "4")[0].split()
+    remaining = consume(either, *grouped, "--max-messages", "6")[0].split()
+    assert sorted(map(int, first + remaining)) == list(range(10))
     by_pattern = ("--include", f"{topic[:-1]}.", "--from-beginning", "--max-messages", "10", "--timeout-ms", "20000")
-    assert len(consume_ours(either, *by_pattern)[0].split()) == 10
-    out, err = consume_ours(either, "--topic", topic, "--timeout-ms", "1500", "--enable-systest-events")
+    assert len(consume(either, *by_pattern)[0].split()) == 10
+    out, err = consume(either, "--topic", topic, "--timeout-ms", "1500", "--enable-systest-events")
     assert (out, err) == ("shutdown_complete\n", "Processed a total of 0 messages\n")
 
 
-def test_read_committed_leaves_out_what_was_aborted(either: Target, topic: str) -> None:
+def test_read_committed_omits_aborted_records(either: Target, topic: str) -> None:
     with Producer(bootstrap_servers=either.bootstrap_servers, transactional_id=f"tx-{topic}") as producer:
         producer.init_transactions()
-        for text, commit in (("kept", True), ("dropped", False), ("last", True)):
+        for text, commit in (("first", True), ("aborted", False), ("last", True)):
             producer.begin_transaction()
             producer.send(topic, text)
             producer.flush()
@@ -148,12 +146,12 @@ def test_read_committed_leaves_out_what_was_aborted(either: Target, topic: str) 
             else:
                 producer.abort_transaction()
     read = ("--topic", topic, "--from-beginning", "--timeout-ms", "20000")
-    assert consume_ours(either, *read, "--max-messages", "3")[0] == "kept\ndropped\nlast\n"
-    committed = consume_ours(either, *read, "--max-messages", "2", "--isolation-level", "read_committed")
-    assert committed[0] == "kept\nlast\n"
+    assert consume(either, *read, "--max-messages", "3")[0] == "first\naborted\nlast\n"
+    committed = consume(either, *read, "--max-messages", "2", "--isolation-level", "read_committed")
+    assert committed[0] == "first\nlast\n"
 
 
-def test_offsets_are_those_that_kafkas_tool_prints(either: Target, apache_tools: ApacheTools, topic: str) -> None:
+def test_offsets_equal_those_of_kafkas_tool(either: Target, apache_tools: ApacheTools, topic: str) -> None:
     with Admin(bootstrap_servers=either.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, 3)])
     with Producer(bootstrap_servers=either.bootstrap_servers) as producer:
@@ -169,45 +167,45 @@ def test_offsets_are_those_that_kafkas_tool_prints(either: Target, apache_tools:
         ("--topic", topic, "--topic-partitions", topic),
         ("--topic", topic, "--partitions", "x"),
     ):
-        mine = run_kavka_process("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
-        theirs = apache_tools.run("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
-        assert (mine.code, mine.out, mine.err) == (theirs.code, theirs.out, theirs.err)
+        kavka = run_kavka_process("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
+        apache = apache_tools.run("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
+        assert (kavka.code, kavka.out, kavka.err) == (apache.code, apache.out, apache.err)
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    document = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    for event in document:
+    events = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    for event in events:
         event.pop("timestamp")
         event.pop("avg_throughput", None)
-    return document
+    return events
 
 
 def test_verifiable_tools_print_the_same_events(either: Target, topic: str) -> None:
     server = ("--bootstrap-server", either.bootstrap_servers)
-    # These tools try nothing again: the topics have to have their leaders.
-    for name in (topic, f"{topic}-theirs"):
-        produce_ours(either, name, "first\n")
+    # These tools do not retry: the topics must have leaders.
+    for name in (topic, f"{topic}-apache"):
+        produce_lines(either, name, "first\n")
     send = ("--max-messages", "5", "--repeating-keys", "2", "--value-prefix", "9", "--acks", "-1")
-    mine = run_kavka_process("verifiable-producer", *server, "--topic", topic, *send)
-    theirs = run_tool("4.3.0", "verifiable-producer", *server, "--topic", f"{topic}-theirs", *send)
-    assert mine.code == 0
-    assert events(mine.out) == events(theirs.stdout.replace("-theirs", ""))
+    kavka = run_kavka_process("verifiable-producer", *server, "--topic", topic, *send)
+    apache = run_tool("4.3.0", "verifiable-producer", *server, "--topic", f"{topic}-apache", *send)
+    assert kavka.code == 0
+    assert events(kavka.out) == events(apache.stdout.replace("-apache", ""))
     read = ("--max-messages", "6", "--verbose", "--topic", topic)
-    mine = run_kavka_process("verifiable-consumer", *server, *read, "--group-id", f"a-{topic}")
-    theirs = run_tool("4.3.0", "verifiable-consumer", *server, *read, "--group-id", f"b-{topic}")
-    assert mine.code == 0, mine.err
-    # Apache's also reports the end of the JVM.
-    assert events(mine.out) == [event for event in events(theirs.stdout) if event["name"] != "shutdown_requested"]
+    kavka = run_kavka_process("verifiable-consumer", *server, *read, "--group-id", f"a-{topic}")
+    apache = run_tool("4.3.0", "verifiable-consumer", *server, *read, "--group-id", f"b-{topic}")
+    assert kavka.code == 0, kavka.err
+    # Apache's tool also reports the end of the JVM.
+    assert events(kavka.out) == [event for event in events(apache.stdout) if event["name"] != "shutdown_requested"]
 
 
-def start(tool: str, *args: str, **more: Any) -> subprocess.Popen[bytes]:
+def start(tool: str, *args: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        dying_with_parent(kavka_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+        dying_with_parent(kavka_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
 
 
 def test_ctrl_c_ends_a_consumer_with_its_count(target: Target, topic: str) -> None:
-    produce_ours(target, topic, "one\n")
+    produce_lines(target, topic, "one\n")
     consumer = start(
         "console-consumer", "--bootstrap-server", target.bootstrap_servers, "--topic", topic, "--partition", "0",
         "--from-beginning",
@@ -219,8 +217,8 @@ def test_ctrl_c_ends_a_consumer_with_its_count(target: Target, topic: str) -> No
     assert (consumer.returncode, err) == (130, b"Processed a total of 1 messages\n")
 
 
-def test_a_reader_that_has_seen_enough_ends_a_consumer_quietly(target: Target, topic: str) -> None:
-    produce_ours(target, topic, "one\ntwo\n")
+def test_a_closed_pipe_ends_a_consumer_without_an_error(target: Target, topic: str) -> None:
+    produce_lines(target, topic, "one\ntwo\n")
     consumer = start(
         "console-consumer", "--bootstrap-server", target.bootstrap_servers, "--topic", topic, "--partition", "0",
         "--from-beginning",
@@ -248,20 +246,20 @@ def test_lines_typed_before_ctrl_c_are_sent(target: Target, topic: str) -> None:
     producer.communicate(timeout=30)
     assert producer.returncode == 130
     read = ("--topic", topic, "--partition", "0", "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
-    assert consume_ours(target, *read)[0] == "typed\n"
+    assert consume(target, *read)[0] == "typed\n"
 
 
-def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> None:
-    produce_ours(target, topic, b"\xff is no UTF-8\r\nlast")
+def test_bad_input_is_reported_with_an_exit_code(target: Target, topic: str) -> None:
+    produce_lines(target, topic, b"\xff is no UTF-8\r\nlast")
     read = ("--topic", topic, "--partition", "0", "--from-beginning", "--timeout-ms", "20000")
-    assert consume_ours(target, *read, "--max-messages", "2")[0] == "\ufffd is no UTF-8\nlast\n"
+    assert consume(target, *read, "--max-messages", "2")[0] == "\ufffd is no UTF-8\nlast\n"
     server = ("--bootstrap-server", target.bootstrap_servers)
 
-    def fails(said: str, tool: str, *args: str, stdin: bytes = b"") -> None:
-        done = run_kavka_process(tool, *server, *args, stdin=stdin)
-        assert done.code == 1
-        assert said in done.err.splitlines()[-1]
-        assert "Traceback" not in done.err
+    def fails(message: str, tool: str, *args: str, stdin: bytes = b"") -> None:
+        failed = run_kavka_process(tool, *server, *args, stdin=stdin)
+        assert failed.code == 1
+        assert message in failed.err.splitlines()[-1]
+        assert "Traceback" not in failed.err
 
     fails("No key separator found on line number 2: 'x'", "console-producer", "--topic", topic,
           "--property", "parse.key=true", stdin=b"k\tv\nx\n")  # fmt: skip
@@ -294,26 +292,25 @@ def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> N
     ],
 )  # fmt: skip
 def test_an_unreachable_broker_is_reported(run: Callable[[tuple[str, str]], Any]) -> None:
-    done = run(("--bootstrap-server", f"127.0.0.1:{free_port()}"))
-    assert done.code == 1
-    assert len(done.err.splitlines()) == 1
+    failed = run(("--bootstrap-server", f"127.0.0.1:{free_port()}"))
+    assert failed.code == 1
+    assert len(failed.err.splitlines()) == 1
 
 
-OWN = (
+TOOLS = (
     "console-producer", "verifiable-producer", "producer-perf-test", "console-consumer", "verifiable-consumer",
     "consumer-perf-test", "get-offsets", "dump-log", "replica-verification",
 )  # fmt: skip
 ENDLESS = ("console-consumer", "verifiable-consumer", "replica-verification")
 
 
-def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """But for the port, the number of records of a benchmark, and where the broker has its
-    files."""
+def test_the_examples_of_the_help_texts_work(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The port, the number of records of a benchmark, and the folder of the broker are replaced."""
     broker = start_target("kavka", tmp_path_factory.mktemp("examples"), {"group.initial.rebalance.delay.ms": 0})
     try:
         producer = Producer(bootstrap_servers=broker.bootstrap_servers)
         producer.send("orders", "one").get(30)
-        for name in OWN:
+        for name in TOOLS:
             tool = find(name)
             assert tool is not None
             for example in table_of(tool).examples:
@@ -323,14 +320,14 @@ def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.
                     .replace("kavka-data", str(broker.log_dirs[0]))
                 )
                 assert words[:2] == ["kavka", name]
-                running = start(name, *words[2:], stdin=subprocess.PIPE)
+                process = start(name, *words[2:], stdin=subprocess.PIPE)
                 if name in ENDLESS:
-                    # Some begin with what is sent after they have begun.
-                    while not select.select([running.stdout], [], [], 0.3)[0]:
+                    # Some consumers start at the latest offset.
+                    while not select.select([process.stdout], [], [], 0.3)[0]:
                         producer.send("orders", "more")
-                    running.send_signal(signal.SIGINT)
-                _, err = running.communicate(b"" if name in ENDLESS else b"k:v\n", timeout=60)
-                assert running.returncode == (130 if name in ENDLESS else 0), (example, err)
+                    process.send_signal(signal.SIGINT)
+                _, err = process.communicate(b"" if name in ENDLESS else b"k:v\n", timeout=60)
+                assert process.returncode == (130 if name in ENDLESS else 0), (example, err)
         producer.close()
     finally:
         broker.close()
@@ -339,14 +336,14 @@ def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.
 def test_features_sets_the_metadata_version_of_a_kraft_cluster_only(either: Target, apache_tools: ApacheTools) -> None:
     server = ("--bootstrap-server", either.bootstrap_servers)
     release = "4.0" if either.version == KAVKA else either.version.rpartition(".")[0]
-    done = run_kavka_process("features", *server, "upgrade", "--metadata", release)
+    upgraded = run_kavka_process("features", *server, "upgrade", "--metadata", release)
     if either.version == KAVKA:
-        assert done.code == 1
-        assert "this cluster has no metadata.version" in done.err
+        assert upgraded.code == 1
+        assert "this cluster has no metadata.version" in upgraded.err
         return
-    its = apache_tools.run("features", *server, "upgrade", "--metadata", release)
-    assert (done.code, its.code) == (0, 0), (done, its)
-    assert done.out and its.out.endswith(done.out)
+    apache = apache_tools.run("features", *server, "upgrade", "--metadata", release)
+    assert (upgraded.code, apache.code) == (0, 0), (upgraded, apache)
+    assert upgraded.out and apache.out.endswith(upgraded.out)
     unknown = run_kavka_process("features", *server, "upgrade", "--metadata", "9.9")
     assert unknown.code == 1
     assert "Unknown metadata.version '9.9'" in unknown.err

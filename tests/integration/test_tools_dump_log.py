@@ -1,5 +1,5 @@
-"""dump-log beside Kafka's DumpLogSegments: the same output, byte for byte, of our files and of
-Apache's."""
+"""dump-log prints exactly the output of Kafka's DumpLogSegments, for files of Kavka and of Apache
+Kafka."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 @pytest.fixture(scope="module", params=[targets.KAVKA, targets.APACHE_39])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log folder of a broker that has stopped: topics of every kind, groups, transactions."""
-    few = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+    """The log folder of a stopped broker with topics of every kind, groups and transactions."""
+    settings = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
     if request.param != targets.KAVKA:
-        few |= {"offsets.topic.replication.factor": 1, "transaction.state.log.replication.factor": 1}
-        few["transaction.state.log.min.isr"] = 1
-    broker = targets.start_target(request.param, tmp_path_factory.mktemp(request.param), few)
+        settings |= {"offsets.topic.replication.factor": 1, "transaction.state.log.replication.factor": 1}
+        settings["transaction.state.log.min.isr"] = 1
+    broker = targets.start_target(request.param, tmp_path_factory.mktemp(request.param), settings)
     try:
         material.fill(broker)
-        _use(broker.bootstrap_servers)
+        _add_transactions_and_group(broker.bootstrap_servers)
     finally:
         broker.stop()
     return broker.log_dirs[0]
 
 
-def _use(server: str) -> None:
+def _add_transactions_and_group(server: str) -> None:
     with Producer(bootstrap_servers=server, transactional_id="tx") as producer:
         producer.init_transactions()
         for commit in (True, False):
@@ -57,15 +57,15 @@ def _use(server: str) -> None:
 
 
 def both(files: list[Path], *options: str) -> tuple[str, str]:
-    """Our output and errors, which must equal Apache's."""
+    """Runs both tools, whose results must be equal. Returns output and errors."""
     args = ("--files", ",".join(map(str, files)), *options)
-    mine, theirs = run_kavka("dump-log", *args), run_tool("3.9.1", "dump-log", *args)
-    assert mine.out == theirs.stdout
-    assert (mine.code, mine.err) == (theirs.returncode, theirs.stderr)
-    return mine.out, mine.err
+    kavka, apache = run_kavka("dump-log", *args), run_tool("3.9.1", "dump-log", *args)
+    assert kavka.out == apache.stdout
+    assert (kavka.code, kavka.err) == (apache.returncode, apache.stderr)
+    return kavka.out, kavka.err
 
 
-def test_segments_are_shown_as_kafka_shows_them(folder: Path) -> None:
+def test_segments_are_printed_as_by_kafka(folder: Path) -> None:
     files = list(material.log_files(folder, ".log"))
     assert len(files) > 20
     batches, _ = both(files)
@@ -79,45 +79,45 @@ def test_segments_are_shown_as_kafka_shows_them(folder: Path) -> None:
     both(files[:1], "--print-data-log", "--max-bytes", "3000")
 
 
-def test_indexes_and_snapshots_are_shown_as_kafka_shows_them(folder: Path) -> None:
+def test_indexes_and_snapshots_are_printed_as_by_kafka(folder: Path) -> None:
     files = [path for suffix in (".index", ".timeindex", ".txnindex", ".snapshot") for path in
              material.log_files(folder, suffix)]  # fmt: skip
-    shown, complaints = both(files)
+    output, errors = both(files)
     for pattern in (
         r"^offset: \d+ position: \d+$",
         r"^timestamp: \d+ offset: \d+$",
         r"^version: 0 producerId: \d+ firstOffset: \d+ lastOffset: \d+ lastStableOffset: \d+$",
         r"^producerId: \d+ producerEpoch: \d+ coordinatorEpoch: -?\d+ currentTxnFirstOffset: OptionalLong",
     ):
-        assert re.search(pattern, shown, re.MULTILINE)
-    assert complaints == ""
+        assert re.search(pattern, output, re.MULTILINE)
+    assert errors == ""
     checked = [path for path in files if path.suffix in (".index", ".timeindex")]
     assert "passed sanity check" in both(checked, "--index-sanity-check")[0]
     assert "position" not in both(checked, "--verify-index-only")[0]
 
 
 def without_new_fields(text: str) -> str:
-    """3.9 does not know what later versions put into a record beside the old fields."""
+    """The text without fields that versions after 3.9 added to records."""
     for name in ("topicId", "metadataHash", "assignmentTimestamp", "assignmentEpochs"):
         text = re.sub(rf',"{name}":(\[[^]]*\]|"[^"]*"|-?\d+)', "", text)
     return text
 
 
-def test_the_clusters_own_topics_are_decoded(folder: Path) -> None:
+def test_internal_topics_are_decoded(folder: Path) -> None:
     for option, internal, words in (
         ("--offsets-decoder", "__consumer_offsets", ('"group":"g"', '"subscription":{"topics":["idempotent"]')),
         ("--transaction-log-decoder", "__transaction_state", ("transactionalId=tx", "state=CompleteAbort")),
     ):
         files = ",".join(str(path) for path in sorted((folder / f"{internal}-0").glob("*.log")))
-        mine = run_kavka("dump-log", "--files", files, option)
-        theirs = run_tool("3.9.1", "dump-log", "--files", files, option)
-        assert without_new_fields(mine.out) == theirs.stdout
-        assert mine.code == 0
+        kavka = run_kavka("dump-log", "--files", files, option)
+        apache = run_tool("3.9.1", "dump-log", "--files", files, option)
+        assert without_new_fields(kavka.out) == apache.stdout
+        assert kavka.code == 0
         for word in words:
-            assert word in mine.out
+            assert word in kavka.out
 
 
-def test_corruption_is_reported_as_kafka_reports_it(tmp_path: Path) -> None:
+def test_corruption_is_reported_as_by_kafka(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
 
@@ -127,34 +127,34 @@ def test_corruption_is_reported_as_kafka_reports_it(tmp_path: Path) -> None:
             builder.append(Record(timestamp=1000 + number, key=b"k", value=b"v%d" % number))
         return bytes(builder.build())
 
-    old = b"".join(down_convert(batch(0, codec), magic) for codec in (0, 1) for magic in (0, 1))
-    flipped = bytearray(batch(20))
-    flipped[-2] ^= 1
+    old_formats = b"".join(down_convert(batch(0, codec), magic) for codec in (0, 1) for magic in (0, 1))
+    corrupt = bytearray(batch(20))
+    corrupt[-2] ^= 1
     log = folder / "00000000000000000000.log"
-    log.write_bytes(old + batch(10) + flipped + b"torn")
-    shown, complaints = both([log], "--print-data-log")
-    assert "isValid: true crc: " in shown
-    assert "isvalid: false" in shown
-    assert "Found 4 invalid bytes at the end of" in shown
-    assert "is followed by 20" in complaints
-    (folder / "00000000000000000000.index").write_bytes(struct.pack(">iiii", 1, 0, 12, len(old)))
+    log.write_bytes(old_formats + batch(10) + corrupt + b"torn")
+    output, errors = both([log], "--print-data-log")
+    assert "isValid: true crc: " in output
+    assert "isvalid: false" in output
+    assert "Found 4 invalid bytes at the end of" in output
+    assert "is followed by 20" in errors
+    (folder / "00000000000000000000.index").write_bytes(struct.pack(">iiii", 1, 0, 12, len(old_formats)))
     (folder / "00000000000000000000.timeindex").write_bytes(struct.pack(">qiqiqi", 900, 12, 800, 22, 700, 23))
     indexes = [folder / f"00000000000000000000{suffix}" for suffix in (".index", ".timeindex")]
-    shown, complaints = both(indexes)
+    output, errors = both(indexes)
     for word in ("Mismatches in", "timestamp mismatch", "out of order", "not found in the log"):
-        assert word in complaints
-    wrong = folder / "00000000000000000005.snapshot"
-    wrong.write_bytes(struct.pack(">hIi", 1, zlib.crc32(b"x"), 0))
-    mine = run_kavka("dump-log", "--files", str(wrong))
-    assert (mine.code, mine.out) == (0, f"Dumping {wrong}\n")
-    assert "checksum" in mine.err
+        assert word in errors
+    snapshot = folder / "00000000000000000005.snapshot"
+    snapshot.write_bytes(struct.pack(">hIi", 1, zlib.crc32(b"x"), 0))
+    kavka = run_kavka("dump-log", "--files", str(snapshot))
+    assert (kavka.code, kavka.out) == (0, f"Dumping {snapshot}\n")
+    assert "checksum" in kavka.err
 
 
-def test_files_that_are_none_of_a_log_are_one_line(tmp_path: Path) -> None:
+def test_other_files_are_reported_in_one_line(tmp_path: Path) -> None:
     name = tmp_path / "notes.txt"
     name.write_text(json.dumps({}))
     assert run_kavka("dump-log", "--files", str(name)).err == f"Ignoring unknown file {name}\n"
     for file in ("nothing.log", "00000000000000000000.log", "00000000000000000000.index"):
-        done = run_kavka("dump-log", "--files", str(tmp_path / file))
-        assert done.code == 1
-        assert len(done.err.splitlines()) == 1
+        failed = run_kavka("dump-log", "--files", str(tmp_path / file))
+        assert failed.code == 1
+        assert len(failed.err.splitlines()) == 1

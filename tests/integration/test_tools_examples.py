@@ -1,5 +1,4 @@
-"""Every example in docs/tools.md runs as it stands there, but for ports and the number of
-records."""
+"""Every example in docs/tools.md works, with other ports and fewer records."""
 
 from __future__ import annotations
 
@@ -24,32 +23,34 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
-# They start and stop servers, on the usual ports: test_start_stop, test_cluster_tool and
-# test_zookeeper_tools do that; test_streams_demo runs a pipeline, test_mirror_tool the mirrors,
-# test_connect its workers, test_console the console.
-ELSEWHERE = {
+# Tools that start servers on default ports. test_start_stop, test_cluster_tool,
+# test_zookeeper_tools, test_streams_demo, test_mirror_tool, test_connect and test_console cover
+# them.
+EXCLUDED = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
     "connect-standalone", "connect-distributed", "console",
 }  # fmt: skip
-# They run until they are stopped; these are their first lines.
+# Tools that run until they are stopped, and parts of their first lines.
 ENDLESS = {
     "console-consumer": "",
     "verifiable-consumer": '"name":"startup_complete"',
     "replica-verification": "verification process is started",
 }
-FEWER = {"5000000": "1000", "--max-messages 100": "--max-messages 10"}
+REPLACEMENTS = {"5000000": "1000", "--max-messages 100": "--max-messages 10"}
 
 
 def examples() -> list[str]:
     examples = []
     for tool in TOOLS:
-        if tool.name not in ELSEWHERE:
+        if tool.name not in EXCLUDED:
             command = table_of(tool)
             examples += [*command.examples, *(text for sub in command.subcommands for text in sub.examples)]
     return examples
 
 
-class World:
+class Environment:
+    """Runs examples on a cluster, in a folder with the files that they name."""
+
     def __init__(self, folder: Path, cluster: KavkaCluster, zookeeper: ZooKeeper) -> None:
         self.folder, self.cluster, self.zookeeper = folder, cluster, zookeeper
         self.environment = {
@@ -68,8 +69,8 @@ class World:
             (folder / name).write_text(json.dumps(content))
 
     def prepare(self, admin: Admin) -> None:
-        """The data of the examples: topics, a group, an open transaction that begins at offset
-        42 of orders-0."""
+        """Creates the topics, records and group of the examples. An open transaction begins at
+        offset 42 of orders-0."""
         admin.create_topics([NewTopic("orders", replica_assignments={0: [0, 1], 1: [1, 2], 2: [2, 0]})])
         admin.create_topics([NewTopic("a", 3), NewTopic("numbers", 1), NewTopic("benchmark", 1)])
         with Producer(bootstrap_servers=self.cluster.bootstrap_servers) as producer:
@@ -79,53 +80,53 @@ class World:
         (self.folder / "kavka-data").symlink_to(self.cluster.log_dirs[1][0])
 
     def command(self, text: str) -> list[str]:
-        for few, fewer in FEWER.items():
-            text = text.replace(few, fewer)
+        for original, replacement in REPLACEMENTS.items():
+            text = text.replace(original, replacement)
         text = text.replace("localhost:9092", self.cluster.bootstrap_servers)
         text = text.replace("localhost:2181", self.zookeeper.connect)
         return ["bash", "-c", text if text.startswith("source") else f"exec {text}"]
 
     def run(self, text: str) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             self.command(text), cwd=self.folder, env=self.environment, input="k:one\nk:two\n", capture_output=True,
             text=True, timeout=120, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{text}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
+        assert result.returncode == 0, f"{text}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.stderr
 
-    def run_a_while(self, text: str, first: str) -> None:
+    def run_until_ctrl_c(self, text: str, first_line: str) -> None:
         process = subprocess.Popen(
             self.command(text), cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdout is not None
-        if first:
-            assert first in process.stdout.readline()
+        if first_line:
+            assert first_line in process.stdout.readline()
         elif "--from-beginning" in text:
             assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert "Traceback" not in said
+        _, errors = process.communicate(timeout=60)
+        assert "Traceback" not in errors
 
 
 @pytest.fixture(scope="module")
-def world(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def environment(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("examples")
     zookeeper = ZooKeeper(folder / "zookeeper")
     try:
         with KavkaCluster(folder / "brokers", zookeeper) as cluster:
-            made = World(folder, cluster, zookeeper)
+            environment = Environment(folder, cluster, zookeeper)
             with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-                made.prepare(admin)
-                yield made
+                environment.prepare(admin)
+                yield environment
     finally:
         zookeeper.kill()
 
 
 @pytest.fixture(scope="module")
-def open_transaction(world: World) -> Iterator[None]:
-    """One that an example ends behind its producer's back."""
-    producer = Producer(bootstrap_servers=world.cluster.bootstrap_servers, transactional_id="hangs")
+def open_transaction(environment: Environment) -> Iterator[None]:
+    """A transaction that an example aborts."""
+    producer = Producer(bootstrap_servers=environment.cluster.bootstrap_servers, transactional_id="hangs")
     producer.init_transactions()
     producer.begin_transaction()
     assert producer.send("orders", b"x", partition=0).get(30).offset == 42
@@ -138,22 +139,20 @@ def open_transaction(world: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("text", examples())
-def test_an_example_of_the_tools_runs_as_it_stands_there(
-    world: World, text: str, request: pytest.FixtureRequest
-) -> None:
+def test_an_example_works(environment: Environment, text: str, request: pytest.FixtureRequest) -> None:
     tool = text.split()[1]
     if " --create --topic orders " in text:
         text = text.replace(" orders ", " orders-2 ")
     if tool == "transactions":
         request.getfixturevalue("open_transaction")
     if tool in ENDLESS:
-        world.run_a_while(text, ENDLESS[tool])
+        environment.run_until_ctrl_c(text, ENDLESS[tool])
     else:
-        world.run(text)
+        environment.run(text)
 
 
-def test_the_plan_of_the_examples_was_carried_out(world: World) -> None:
-    with Admin(bootstrap_servers=world.cluster.bootstrap_servers) as admin:
+def test_the_reassignment_of_the_examples_is_complete(environment: Environment) -> None:
+    with Admin(bootstrap_servers=environment.cluster.bootstrap_servers) as admin:
         wait_until(
             lambda: [n.id for n in admin.describe_topics("orders")["orders"].partitions[0].replicas] == [1, 2],
             timeout=60,

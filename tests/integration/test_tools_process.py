@@ -1,5 +1,4 @@
-"""The tools as people and scripts run them: processes, pipes, terminals, Ctrl-C, and unreachable
-brokers."""
+"""The tools as processes: scripts, pipes, terminals, Ctrl-C, and unreachable brokers."""
 
 from __future__ import annotations
 
@@ -25,15 +24,15 @@ ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ
 ENVIRONMENT["PYTHONPATH"] = str(ROOT / "src")
 
 
-def script(name: str, *args: str, **more: object) -> subprocess.CompletedProcess[str]:
+def script(name: str, *args: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "bin" / name, *args], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
-        **more,  # type: ignore[call-overload]
+        **options,  # type: ignore[call-overload]
     )  # fmt: skip
 
 
-def at_a_terminal(*argv: str, **environment: str) -> str:
-    """The text on the screen."""
+def run_in_terminal(*argv: str, **environment: str) -> str:
+    """Runs a command in a pseudo-terminal. Returns its output."""
     pid, descriptor = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], list(argv), {**ENVIRONMENT, **environment})
@@ -62,7 +61,7 @@ def topic(kavka_broker: Broker, topic: str) -> str:
     return topic
 
 
-def test_a_script_is_found_by_both_of_its_names_and_from_anywhere(
+def test_a_script_works_by_both_names_from_any_folder_and_through_a_link(
     kavka_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     for name in ("kafka-topics.sh", "kafka-topics"):
@@ -71,28 +70,28 @@ def test_a_script_is_found_by_both_of_its_names_and_from_anywhere(
         assert topic in listed.stdout.split()
     link = tmp_path / "kafka-topics.sh"
     link.symlink_to(ROOT / "bin" / "kafka-topics.sh")
-    through = subprocess.run(
+    linked = subprocess.run(
         [link, "--list", "--bootstrap-server", kavka_broker.bootstrap_servers],
         env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert topic in through.stdout.split()
+    assert topic in linked.stdout.split()
 
 
-def test_tables_and_colours_are_for_terminals_only(kavka_broker: Broker, topic: str) -> None:
+def test_tables_and_colours_are_printed_only_to_terminals(kavka_broker: Broker, topic: str) -> None:
     command = ("--describe", "--topic", topic, "--bootstrap-server", kavka_broker.bootstrap_servers)
     plain = script("kafka-topics.sh", *command).stdout
     assert plain.startswith(f"Topic: {topic}\tTopicId: ")
     assert "\x1b" not in plain
-    seen = at_a_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command)
-    assert "\x1b[1m" in seen
-    assert "PARTITION  LEADER  REPLICAS  ISR" in seen
-    assert "retention.ms=1000" in seen
-    without = at_a_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command, NO_COLOR="1")
-    assert "\x1b" not in without
-    assert "PARTITION  LEADER  REPLICAS  ISR" in without
+    colored = run_in_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command)
+    assert "\x1b[1m" in colored
+    assert "PARTITION  LEADER  REPLICAS  ISR" in colored
+    assert "retention.ms=1000" in colored
+    uncolored = run_in_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command, NO_COLOR="1")
+    assert "\x1b" not in uncolored
+    assert "PARTITION  LEADER  REPLICAS  ISR" in uncolored
 
 
-def test_every_list_is_there_as_json(kavka_broker: Broker, topic: str) -> None:
+def test_every_list_is_available_as_json(kavka_broker: Broker, topic: str) -> None:
     servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
     for tool, *args in (
         ("topics", "--list"),
@@ -106,49 +105,49 @@ def test_every_list_is_there_as_json(kavka_broker: Broker, topic: str) -> None:
         ("features", "describe"),
         ("broker-api-versions",),
     ):
-        shown = run_kavka(tool, *servers, *args, "--json")
-        assert shown.code == 0, shown.err
-        assert isinstance(json.loads(shown.out), list | dict)
+        result = run_kavka(tool, *servers, *args, "--json")
+        assert result.code == 0, result.err
+        assert isinstance(json.loads(result.out), list | dict)
     assert json.loads(run_kavka("topics", *servers, "--describe", "--topic", topic, "--json").out)[0]["configs"] == {
         "retention.ms": "1000"
     }
 
 
-def test_an_unreachable_broker_is_one_line_after_the_timeout() -> None:
-    where = f"localhost:{free_port()}"
-    began = time.monotonic()
-    failed = script("kafka-topics.sh", "--list", "--bootstrap-server", where, "--timeout", "1000")
+def test_an_unreachable_broker_is_reported_in_one_line_after_the_timeout() -> None:
+    address = f"localhost:{free_port()}"
+    start_time = time.monotonic()
+    failed = script("kafka-topics.sh", "--list", "--bootstrap-server", address, "--timeout", "1000")
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert failed.stderr == f"Error while executing topic command : no broker was reachable at {where} within 1 s\n"
-    assert time.monotonic() - began < 30
+    assert failed.stderr == f"Error while executing topic command : no broker was reachable at {address} within 1 s\n"
+    assert time.monotonic() - start_time < 30
 
 
 def test_waiting_for_a_broker_is_reported_and_ctrl_c_ends_it_quietly() -> None:
-    where = f"localhost:{free_port()}"
+    address = f"localhost:{free_port()}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "kavka.cli.main", "topics", "--list", "--bootstrap-server", where],
+        [sys.executable, "-m", "kavka.cli.main", "topics", "--list", "--bootstrap-server", address],
         env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline() == (
-        f"kavka topics: no broker is reachable at {where} yet; waiting up to 60 s (--timeout)\n"
+        f"kavka topics: no broker is reachable at {address} yet; waiting up to 60 s (--timeout)\n"
     )
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "", "")
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (130, "", "")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(kavka_broker: Broker, topic: str) -> None:
+def test_a_closed_pipe_is_not_an_error(kavka_broker: Broker, topic: str) -> None:
     command = f"'{ROOT}/bin/kafka-topics.sh' --list --bootstrap-server {kavka_broker.bootstrap_servers} | true"
-    shown = subprocess.run(
+    result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
-    assert (shown.returncode, shown.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "message"),
     [
         (["topics", "--lst"], "lst is not a recognized option; did you mean --list?"),
         (["topics", "--list"], 'Missing required argument "[bootstrap-server]"'),
@@ -158,33 +157,33 @@ def test_a_reader_that_has_seen_enough_is_no_error(kavka_broker: Broker, topic: 
         (["consumer-groups", "--list", "--timeout", "soon"], "Cannot parse argument 'soon' of option timeout"),
     ],
 )
-def test_an_error_is_one_line_on_standard_error(argv: list[str], words: str) -> None:
+def test_an_error_is_one_line_on_standard_error(argv: list[str], message: str) -> None:
     failed = run_kavka(*argv)
     assert (failed.code, failed.out) == (1, "")
-    assert words in failed.err
+    assert message in failed.err
     assert failed.err.count("\n") == 1
 
 
-def test_patterns_for_subscriptions_are_judged_without_a_broker() -> None:
-    judged = script("kafka-consumer-groups.sh", "--validate-regex", "orders-.*")
-    assert (judged.returncode, judged.stdout) == (0, "The regular expression `orders-.*` is valid.\n")
-    judged = script("kafka-consumer-groups.sh", "--validate-regex", "a(")
-    assert judged.stdout.startswith("The regular expression `a(` is invalid: missing )")
-    assert (judged.returncode, judged.stderr) == (0, "")
+def test_regular_expressions_are_validated_without_a_broker() -> None:
+    result = script("kafka-consumer-groups.sh", "--validate-regex", "orders-.*")
+    assert (result.returncode, result.stdout) == (0, "The regular expression `orders-.*` is valid.\n")
+    result = script("kafka-consumer-groups.sh", "--validate-regex", "a(")
+    assert result.stdout.startswith("The regular expression `a(` is invalid: missing )")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_settings_of_topics_are_altered_as_in_older_days(kavka_broker: Broker, topic: str) -> None:
+def test_the_topics_tool_alters_settings_with_a_deprecation_warning(kavka_broker: Broker, topic: str) -> None:
     alter = ("topics", "--bootstrap-server", kavka_broker.bootstrap_servers, "--alter", "--topic", topic)
-    done = run_kavka(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
-    assert (done.code, done.out) == (0, f"Updated config for topic {topic}.\n")
-    assert "deprecated" in done.err
+    altered = run_kavka(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
+    assert (altered.code, altered.out) == (0, f"Updated config for topic {topic}.\n")
+    assert "deprecated" in altered.err
     assert run_kavka(*alter, "--delete-config", "segment.ms").code == 0
     described = run_kavka(*alter[:3], "--describe", "--topic", topic).out
     assert "PartitionCount: 3" in described
     assert "Configs: retention.ms=77\n" in described
 
 
-def test_values_that_are_too_large_are_one_line_too(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_values_that_are_too_large_are_reported_in_one_line(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
     servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
     deep, large = tmp_path / "deep.json", tmp_path / "large.json"
     deep.write_text("[" * 100_000)
@@ -215,17 +214,17 @@ def test_settings_of_the_client_are_read_from_a_file(kavka_broker: Broker, topic
     assert "request.timeout.ms" in failed.err
 
 
-def test_listing_topics_loads_nothing_that_it_does_not_need(kavka_broker: Broker) -> None:
-    """The cost of a start is its imports: no consumer, no producer, no compression, no broker."""
+def test_listing_topics_imports_no_unnecessary_modules(kavka_broker: Broker) -> None:
+    """Imports take most of the start time."""
     code = (
         "import sys; from kavka.cli.main import main\n"
         f"main(['topics', '--list', '--bootstrap-server', '{kavka_broker.bootstrap_servers}'])\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = set(done.stderr.split())
+    loaded = set(process.stderr.split())
     assert "kavka.client.admin" in loaded
     for name in ("kavka.client.producer.core", "kavka.client.consumer.core", "kavka.records", "kavka.broker", "kazoo",
                  "cramjam", "argparse", "kavka.cli.configs", "kavka.storage"):  # fmt: skip

@@ -1,4 +1,4 @@
-"""replica-verification on clusters of three, ours and Apache's."""
+"""The tool replica-verification, on a Kavka cluster and on an Apache cluster of three brokers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def cluster(
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp(f"replicas-{request.param}")
     zookeeper = ZooKeeper(folder / "zookeeper")
-    kind = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
+    cluster_class = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
     try:
-        with kind(folder / "brokers", zookeeper) as running:
-            yield running
+        with cluster_class(folder / "brokers", zookeeper) as cluster:
+            yield cluster
     finally:
         zookeeper.kill()
 
 
-def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
+def test_replica_verification_finds_no_lag(cluster: Cluster) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic("replicated", 2, 3)])
     with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all", batch_size=500) as producer:
@@ -44,16 +44,16 @@ def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
         "--report-interval-ms", "500",
     )  # fmt: skip
     for command in (kavka_command("replica-verification", *args), tool_command("3.9.1", "replica-verification", *args)):
-        running = subprocess.Popen(
+        process = subprocess.Popen(
             dying_with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        assert running.stdout is not None
-        assert running.stdout.readline().endswith(": verification process is started\n")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(": verification process is started\n")
         pattern = r"\S+ \S+: max lag is 0 for partition replicated-[01] at offset 1000 among 2 partitions\n"
-        line = running.stdout.readline()
+        line = process.stdout.readline()
         while not re.fullmatch(pattern, line):
             assert re.search(r": max lag is \d+ for partition ", line), line
-            line = running.stdout.readline()
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=30)
-        assert running.returncode == 130
+            line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130

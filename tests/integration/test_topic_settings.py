@@ -1,4 +1,4 @@
-"""Settings that a topic is created with hold from its first record on."""
+"""The settings of a new topic apply from its first record on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kavka.testing import Broker
 
 
-def test_a_topic_created_with_settings_has_them_from_the_first_record_on(kavka_broker: Broker) -> None:
+def test_settings_of_a_new_topic_apply_from_the_first_record_on(kavka_broker: Broker) -> None:
     servers = {"bootstrap.servers": kavka_broker.bootstrap_servers}
     topic = NewTopic("small", num_partitions=1, config={"segment.bytes": "1000"})
     admin = AdminClient(servers)
-    for created in admin.create_topics([topic]).values():
-        created.result(10)
+    for future in admin.create_topics([topic]).values():
+        future.result(10)
     producer = Producer({**servers, "linger.ms": 0, "batch.num.messages": 1})
     for _ in range(5):
         producer.produce("small", value=b"x" * 400)

@@ -1,5 +1,5 @@
-"""kill -9 of a broker and of a loop of transactions at any moment: what is read as committed is
-there exactly once."""
+"""Kills of a broker, and of a client that copies records in transactions, at random times: every
+committed record exists exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.records]
 PARTITIONS = 3
 
 
-def make_topics(broker: Target, *names: str) -> None:
+def create_topics(broker: Target, *names: str) -> None:
     for name in names:
         assert wire.create_topic(broker.address, name, PARTITIONS) == 0
 
@@ -53,12 +53,12 @@ def expected(total: int) -> dict[int, list[bytes]]:
     return {p: [b"copy of %d" % n for n in range(p, total, PARTITIONS)] for p in range(PARTITIONS)}
 
 
-def wait_for_copies(broker: Target, loop: ManagedProcess, total: int) -> None:
-    def done() -> bool:
-        assert loop.running(), loop.log_tail()
+def wait_for_copies(broker: Target, copier_process: ManagedProcess, total: int) -> None:
+    def is_done() -> bool:
+        assert copier_process.running(), copier_process.log_tail()
         return sum(map(len, copies(broker).values())) >= total
 
-    wait_until(done, timeout=90, what=f"{total} copies", interval=0.3)
+    wait_until(is_done, timeout=90, what=f"{total} copies", interval=0.3)
 
 
 def transactional_producer(broker: Target) -> Producer:
@@ -76,55 +76,55 @@ def transactional_producer(broker: Target) -> Producer:
 
 
 @pytest.mark.slow
-def test_a_loop_that_is_killed_again_and_again_writes_every_output_once(target_name: str, tmp_path: Path) -> None:
-    chance = random.Random(7)
+def test_a_client_that_is_killed_repeatedly_writes_every_output_once(target_name: str, tmp_path: Path) -> None:
+    rng = random.Random(7)
     broker = start_target(target_name, tmp_path / "broker", {"group.initial.rebalance.delay.ms": 0})
     try:
-        make_topics(broker, "in", "out")
+        create_topics(broker, "in", "out")
         total = 0
         for _ in range(6):
             fill(broker, total, 300)
             total += 300
-            loop = start_copier(broker, tmp_path)
-            wait_for_copies(broker, loop, total - 299)
-            time.sleep(chance.uniform(0, 0.1))
-            loop.kill()
-        loop = start_copier(broker, tmp_path)
-        wait_for_copies(broker, loop, total)
-        loop.kill()
+            copier_process = start_copier(broker, tmp_path)
+            wait_for_copies(broker, copier_process, total - 299)
+            time.sleep(rng.uniform(0, 0.1))
+            copier_process.kill()
+        copier_process = start_copier(broker, tmp_path)
+        wait_for_copies(broker, copier_process, total)
+        copier_process.kill()
         assert copies(broker) == expected(total)
     finally:
         broker.close()
 
 
 @pytest.mark.slow
-def test_a_loop_survives_kills_of_its_broker_and_writes_every_output_once(tmp_path: Path) -> None:
-    chance = random.Random(8)
+def test_a_client_writes_every_output_once_despite_kills_of_its_broker(tmp_path: Path) -> None:
+    rng = random.Random(8)
     overrides = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 20_000}
     with KavkaProcess(tmp_path / "broker", overrides=overrides) as broker:
-        make_topics(broker, "in", "out")
-        loop = start_copier(broker, tmp_path)
+        create_topics(broker, "in", "out")
+        copier_process = start_copier(broker, tmp_path)
         total = 0
         for _ in range(5):
             fill(broker, total, 500)
             total += 500
-            time.sleep(chance.uniform(0, 0.5))
+            time.sleep(rng.uniform(0, 0.5))
             broker.kill()
             broker.start()
-        wait_for_copies(broker, loop, total)
-        loop.kill()
+        wait_for_copies(broker, copier_process, total)
+        copier_process.kill()
         assert copies(broker) == expected(total)
 
 
 def test_acknowledged_commits_survive_kills_of_the_broker(tmp_path: Path) -> None:
-    chance = random.Random(9)
+    rng = random.Random(9)
     with KavkaProcess(tmp_path / "broker", overrides={"log.segment.bytes": 50_000}) as broker:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         producer = transactional_producer(broker)
         committed: list[int] = []
         number = 0
         for _ in range(6):
-            deadline = time.monotonic() + chance.uniform(0.05, 0.4)
+            deadline = time.monotonic() + rng.uniform(0.05, 0.4)
             while time.monotonic() < deadline:
                 _transact(producer, number, number % 3 == 2)
                 committed += [number] if number % 3 != 2 else []
@@ -157,11 +157,9 @@ def _transact(producer: Producer, number: int, abort: bool) -> None:
 
 
 @pytest.mark.java
-def test_open_transactions_epochs_and_producer_ids_are_as_they_were_after_a_kill(
-    java_parts: None, tmp_path: Path
-) -> None:
+def test_transactions_epochs_and_producer_ids_survive_a_kill(java_parts: None, tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(NEWEST, broker.bootstrap_servers) as client:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         ids = ("empty", "open", "committed", "aborted")
         producers = {name: client.producer(name, transaction_timeout_ms=60_000) for name in ids}
         for name in ids[1:]:
@@ -172,29 +170,32 @@ def test_open_transactions_epochs_and_producer_ids_are_as_they_were_after_a_kill
                     producers[name].commit() if name == "committed" else producers[name].abort()
                 else:
                     break
-        before = {name: client.call("describeTransaction", id=name) for name in ids}
-        assert [before[name]["state"] for name in ids] == ["Empty", "Ongoing", "CompleteCommit", "CompleteAbort"]
-        at_partitions = [client.call("producers", topic="out", partition=p) for p in range(PARTITIONS)]
+        descriptions = {name: client.call("describeTransaction", id=name) for name in ids}
+        assert [descriptions[name]["state"] for name in ids] == ["Empty", "Ongoing", "CompleteCommit", "CompleteAbort"]
+        states = _producer_states(client)
         broker.kill()
         broker.start()
-        assert {name: client.call("describeTransaction", id=name) for name in ids} == before
-        again = [client.call("producers", topic="out", partition=p) for p in range(PARTITIONS)]
-        assert [sorted(partition_entries, key=str) for partition_entries in again] == [
-            sorted(partition_entries, key=str) for partition_entries in at_partitions
-        ]
-        producers["open"].send("out", ["goes on"], None)
+        assert {name: client.call("describeTransaction", id=name) for name in ids} == descriptions
+        assert _producer_states(client) == states
+        producers["open"].send("out", ["continued"], None)
         producers["open"].commit()
         assert client.call("describeTransaction", id="open")["state"] == "CompleteCommit"
-        fresh = client.producer("fresh")
-        used = {entry["producerId"] for entry in before.values()}
-        assert client.call("describeTransaction", id="fresh")["producerId"] not in used
-        fresh.close()
+        new_producer = client.producer("new")
+        used_ids = {entry["producerId"] for entry in descriptions.values()}
+        assert client.call("describeTransaction", id="new")["producerId"] not in used_ids
+        new_producer.close()
+
+
+def _producer_states(client: JavaTransactions) -> list[list[dict[str, object]]]:
+    """The producers of each partition."""
+    states = (client.call("producers", topic="out", partition=p) for p in range(PARTITIONS))
+    return [sorted(partition_states, key=str) for partition_states in states]
 
 
 @pytest.mark.java
-def test_a_zombie_of_before_the_kill_stays_fenced(java_parts: None, tmp_path: Path) -> None:
+def test_a_fenced_producer_stays_fenced_after_a_kill(java_parts: None, tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(NEWEST, broker.bootstrap_servers) as client:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         old = client.producer("old", transactional_id="id")
         old.begin()
         old.send("out", ["old"])
@@ -213,7 +214,7 @@ def test_a_zombie_of_before_the_kill_stays_fenced(java_parts: None, tmp_path: Pa
 def test_apaches_dump_tool_reads_the_transaction_log(java_parts: None, tmp_path: Path, version: str) -> None:
     overrides = {"transaction.state.log.num.partitions": 1}
     with KavkaProcess(tmp_path / "broker", overrides=overrides) as broker:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         with JavaTransactions(version, broker.bootstrap_servers) as client:
             producer = client.producer("dumped", transaction_timeout_ms=12_345)
             for end in (producer.commit, producer.abort):
@@ -223,20 +224,19 @@ def test_apaches_dump_tool_reads_the_transaction_log(java_parts: None, tmp_path:
             producer.close()
         broker.stop()
         logs = sorted((broker.log_dirs[0] / "__transaction_state-0").glob("*.log"))
-        said = dump(NEWEST, logs, "--transaction-log-decoder")
-        states = re.findall(r'"transactionStatus":(\d)', said) or re.findall(r"state=(\w+)", said)
-        assert len(states) == 7, said
-        assert "dumped" in said and "12345" in said and '"topic":"out"' in said
-        # The markers at the partition, with the epoch that they were written in.
+        output = dump(NEWEST, logs, "--transaction-log-decoder")
+        states = re.findall(r'"transactionStatus":(\d)', output) or re.findall(r"state=(\w+)", output)
+        assert len(states) == 7, output
+        assert "dumped" in output and "12345" in output and '"topic":"out"' in output
         data = sorted((broker.log_dirs[0] / "out-2").glob("*.log"))
         markers = re.findall(r"endTxnMarker: (\w+)", dump(NEWEST, data, "--print-data-log"))
         assert markers == ["COMMIT", "ABORT"]
 
 
-def test_the_broker_ends_what_was_decided_before_it_was_killed(tmp_path: Path) -> None:
-    """A commit that is in the coordinator's log and in none of the partitions yet."""
+def test_the_broker_completes_a_decided_transaction_after_a_kill(tmp_path: Path) -> None:
+    """The commit is in the coordinator's log, but in none of the partitions."""
     with KavkaProcess(tmp_path / "broker", overrides={"transaction.state.log.num.partitions": 1}) as broker:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         producer = transactional_producer(broker)
         producer.begin_transaction()
         for partition in range(PARTITIONS):
@@ -250,7 +250,7 @@ def test_the_broker_ends_what_was_decided_before_it_was_killed(tmp_path: Path) -
                 file.truncate(size)
         state = _log(broker, "__transaction_state-0")
         with state.open("r+b") as file:
-            file.truncate(_without_last_batch(state.read_bytes()))
+            file.truncate(_start_of_last_batch(state.read_bytes()))
         broker.start()
         records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
         assert [[value for _, _, value, _ in records["out", p]] for p in range(PARTITIONS)] == [
@@ -264,8 +264,8 @@ def _log(broker: KavkaProcess, partition: str) -> Path:
     return next(iter((broker.log_dirs[0] / partition).glob("*.log")))
 
 
-def _without_last_batch(data: bytes) -> int:
-    """Where the last batch begins: the one that says the markers are written."""
+def _start_of_last_batch(data: bytes) -> int:
+    """The position of the last batch, which records that the markers are written."""
     position = last = 0
     while position < len(data):
         last = position
@@ -275,22 +275,22 @@ def _without_last_batch(data: bytes) -> int:
 
 @pytest.mark.java
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
-def test_the_java_client_commits_over_kills_of_its_broker(java_parts: None, tmp_path: Path, version: str) -> None:
-    """The broker dies before, during or after the commit, and the client retries."""
-    chance = random.Random(10)
+def test_the_java_client_commits_despite_kills_of_its_broker(java_parts: None, tmp_path: Path, version: str) -> None:
+    """The broker is killed before, during or after the commit, and the client retries."""
+    rng = random.Random(10)
     with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(version, broker.bootstrap_servers) as client:
-        make_topics(broker, "out")
+        create_topics(broker, "out")
         producer = client.producer("java", request_timeout_ms=5000, reconnect_backoff_max_ms=200)
         for number in range(8):
             producer.begin()
             for partition in range(PARTITIONS):
                 producer.send("out", [str(number)], partition)
             with ThreadPoolExecutor(1) as pool:
-                committed = pool.submit(producer.commit)
-                time.sleep(chance.uniform(0, 0.01))
+                commit = pool.submit(producer.commit)
+                time.sleep(rng.uniform(0, 0.01))
                 broker.kill()
                 broker.start()
-                committed.result()
+                commit.result()
         records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
         for partition in range(PARTITIONS):
             values = [int(value or b"-1") for _, _, value, _ in records["out", partition]]

@@ -1,5 +1,5 @@
-"""Transactions of Apache's Java client: 3.9 adds partitions by itself, 4.3 raises its epoch with
-every transaction."""
+"""Transactions of Apache's Java clients. Version 3.9 adds partitions explicitly. Version 4.3 uses
+transaction version 2, which increases the epoch with every transaction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def uncommitted(java: JavaClient, topic: str, count: int) -> list[object]:
     return [record["value"] for record in java.consume(topic, count)]
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(
+def test_read_committed_returns_committed_records_only(
     java: JavaClient, transactions: JavaTransactions, created: str, name: str
 ) -> None:
     producer = transactions.producer(name)
@@ -68,7 +68,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(
     producer.close()
 
 
-def test_an_open_transaction_holds_back_what_came_after_it(
+def test_an_open_transaction_blocks_later_records_for_read_committed(
     java: JavaClient, transactions: JavaTransactions, created: str, name: str
 ) -> None:
     java.produce(created, [{"partition": 0, "value": "before"}])
@@ -77,8 +77,8 @@ def test_an_open_transaction_holds_back_what_came_after_it(
     first.send(created, ["open"])
     java.produce(created, [{"partition": 0, "value": "after"}])
     config = {"isolation.level": "read_committed"}
-    seen = java.consume(created, 3, config=config, timeoutMs=1500)
-    assert [record["value"] for record in seen] == ["before"]
+    records = java.consume(created, 3, config=config, timeoutMs=1500)
+    assert [record["value"] for record in records] == ["before"]
     first.abort()
     assert committed(java, created, 2) == ["before", "after"]
     first.close()
@@ -89,15 +89,15 @@ def test_a_second_producer_with_the_same_id_fences_the_first_and_aborts_its_tran
 ) -> None:
     old = transactions.producer(f"{name}-old", transactional_id=name)
     old.begin()
-    old.send(created, ["of the old one"])
+    old.send(created, ["old"])
     new = transactions.producer(f"{name}-new", transactional_id=name)
     with pytest.raises(JavaError) as raised:
         old.commit()
     assert raised.value.name in ("ProducerFencedException", "InvalidProducerEpochException", "KafkaException")
     new.begin()
-    new.send(created, ["of the new one"])
+    new.send(created, ["new"])
     new.commit()
-    assert committed(java, created, 1) == ["of the new one"]
+    assert committed(java, created, 1) == ["new"]
     for producer in (old, new):
         producer.close()
 
@@ -115,7 +115,7 @@ def test_a_fenced_producer_cannot_write(
     old.close()
 
 
-def test_offsets_sent_to_a_transaction_count_when_it_is_committed(
+def test_offsets_sent_to_a_transaction_apply_when_it_is_committed(
     target: Target, java: JavaClient, transactions: JavaTransactions, created: str, name: str
 ) -> None:
     group = f"group-{name}"
@@ -137,7 +137,7 @@ def test_offsets_sent_to_a_transaction_count_when_it_is_committed(
     producer.begin()
     producer.send_offsets(group, created, 9)
     producer.abort()
-    wait_until(lambda: offset() == 5, timeout=10, what="the offset of before")
+    wait_until(lambda: offset() == 5, timeout=10, what="the unchanged offset")
     producer.begin()
     producer.send_offsets(group, created, 7)
     producer.commit()
@@ -169,16 +169,16 @@ def test_a_transaction_that_takes_too_long_is_aborted_by_the_broker(
 ) -> None:
     producer = transactions.producer(name, transaction_timeout_ms=1000)
     producer.begin()
-    producer.send(created, ["too late"])
-    java.produce(created, [{"partition": 0, "value": "waits for it"}])
-    assert committed(java, created, 1) == ["waits for it"]
+    producer.send(created, ["expired"])
+    java.produce(created, [{"partition": 0, "value": "blocked"}])
+    assert committed(java, created, 1) == ["blocked"]
     with pytest.raises(JavaError):
         producer.commit()
     assert transactions.call("describeTransaction", id=name)["state"] == "CompleteAbort"
     producer.close()
 
 
-def test_a_timeout_longer_than_the_broker_allows_is_refused(transactions: JavaTransactions, name: str) -> None:
+def test_a_timeout_above_the_brokers_limit_is_rejected(transactions: JavaTransactions, name: str) -> None:
     producer = transactions.producer(name, init=False, transaction_timeout_ms=900_001)
     with pytest.raises(JavaError) as raised:
         producer.init()
@@ -186,7 +186,7 @@ def test_a_timeout_longer_than_the_broker_allows_is_refused(transactions: JavaTr
     producer.close()
 
 
-def test_the_epoch_goes_up_with_every_transaction_of_newer_clients(
+def test_newer_clients_increase_the_epoch_with_every_transaction(
     transactions: JavaTransactions, created: str, name: str, java_version: str
 ) -> None:
     producer = transactions.producer(name)
@@ -229,25 +229,26 @@ def test_transactions_can_be_described_and_listed(
     assert raised.value.name == "TransactionalIdNotFoundException"
 
 
-def test_an_open_transaction_is_seen_at_its_partition_and_can_be_aborted_there(
+def test_an_open_transaction_is_listed_for_its_partition_and_can_be_aborted_there(
     java: JavaClient, transactions: JavaTransactions, created: str, name: str
 ) -> None:
     java.produce(created, [{"partition": 0, "value": "before"}])
     producer = transactions.producer(name)
     producer.begin()
-    [offset] = producer.send(created, ["hangs"])
-    [open_one] = [producer for producer in transactions.call("producers", topic=created) if producer["openSince"] >= 0]
-    assert open_one["openSince"] == offset == 1
+    [offset] = producer.send(created, ["open"])
+    states = transactions.call("producers", topic=created)
+    [open_state] = [state for state in states if state["openSince"] >= 0]
+    assert open_state["openSince"] == offset == 1
     transactions.call(
         "abortTransaction",
         topic=created,
-        producerId=open_one["id"],
-        epoch=open_one["epoch"],
-        coordinatorEpoch=open_one["coordinatorEpoch"],
+        producerId=open_state["id"],
+        epoch=open_state["epoch"],
+        coordinatorEpoch=open_state["coordinatorEpoch"],
     )
     java.produce(created, [{"partition": 0, "value": "after"}])
     assert committed(java, created, 2) == ["before", "after"]
-    assert all(producer["openSince"] == -1 for producer in transactions.call("producers", topic=created))
+    assert all(state["openSince"] == -1 for state in transactions.call("producers", topic=created))
     producer.close()
 
 

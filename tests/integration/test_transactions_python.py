@@ -1,5 +1,4 @@
-"""Transactions of the clients that Python users have: librdkafka's binding, aiokafka,
-kafka-python."""
+"""Transactions of other Python clients: confluent-kafka (librdkafka), aiokafka, kafka-python."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ def created(target: Target, topic: str) -> str:
 
 @pytest.fixture
 def producers(target: Target) -> Iterator[Callable[[str], Producer]]:
-    def make(transactional_id: str, **config: object) -> Producer:
+    def create(transactional_id: str, **config: object) -> Producer:
         settings = {"bootstrap.servers": target.bootstrap_servers, "log_level": 0, "linger.ms": 1}
         return Producer(settings | {"transactional.id": transactional_id} | config)
 
-    yield make
+    yield create
 
 
 def read(target: Target, topic: str, count: int, *, committed: bool = True, partition: int = 0) -> list[str]:
@@ -95,7 +94,7 @@ def test_librdkafka_commits_and_aborts(
     assert len(read(target, created, 60, committed=False)) == 60
 
 
-def test_librdkafka_is_fenced_by_another_with_its_id(
+def test_a_librdkafka_producer_is_fenced_by_another_with_its_id(
     target: Target, producers: Callable[..., Producer], created: str, name: str
 ) -> None:
     old, new = producers(name), producers(name)
@@ -113,13 +112,13 @@ def test_librdkafka_is_fenced_by_another_with_its_id(
     assert read(target, created, 1) == ["new"]
 
 
-def test_librdkafka_commits_its_positions_with_what_it_made_of_them(
+def test_librdkafka_commits_offsets_and_output_in_one_transaction(
     target: Target, producers: Callable[..., Producer], created: str, name: str
 ) -> None:
-    plain = Producer({"bootstrap.servers": target.bootstrap_servers, "log_level": 0})
+    input_producer = Producer({"bootstrap.servers": target.bootstrap_servers, "log_level": 0})
     for n in range(20):
-        plain.produce(created, str(n), partition=0)
-    plain.flush(20)
+        input_producer.produce(created, str(n), partition=0)
+    input_producer.flush(20)
     consumer = Consumer(
         {
             "bootstrap.servers": target.bootstrap_servers,
@@ -133,9 +132,9 @@ def test_librdkafka_commits_its_positions_with_what_it_made_of_them(
     consumer.subscribe([created])
     producer = producers(name)
     producer.init_transactions(20)
-    done = 0
+    copied = 0
     try:
-        while done < 20:
+        while copied < 20:
             messages = [m for m in consumer.consume(7, 1.0) if m.error() is None and m.partition() == 0]
             if not messages:
                 continue
@@ -146,7 +145,7 @@ def test_librdkafka_commits_its_positions_with_what_it_made_of_them(
                 consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 20
             )
             producer.commit_transaction(20)
-            done += len(messages)
+            copied += len(messages)
         [position] = consumer.committed([TopicPartition(created, 0)], timeout=20)
         assert position.offset == 20
     finally:
@@ -154,14 +153,14 @@ def test_librdkafka_commits_its_positions_with_what_it_made_of_them(
     assert read(target, created, 20, partition=1) == [f"{n}!" for n in range(20)]
 
 
-def test_offsets_of_an_old_generation_are_refused_in_a_transaction(
+def test_offsets_of_an_old_generation_are_rejected_in_a_transaction(
     target: Target, producers: Callable[..., Producer], created: str, name: str
 ) -> None:
     settings = {"bootstrap.servers": target.bootstrap_servers, "group.id": name, "log_level": 0}
     first = Consumer(settings | {"session.timeout.ms": 6000})
     first.subscribe([created])
     wait_until(lambda: first.poll(0.1) is None and bool(first.assignment()), timeout=20, what="an assignment")
-    old = first.consumer_group_metadata()
+    old_metadata = first.consumer_group_metadata()
     first.close()
     second = Consumer(settings)
     second.subscribe([created])
@@ -172,7 +171,7 @@ def test_offsets_of_an_old_generation_are_refused_in_a_transaction(
     producer.produce(created, "x", partition=1)
     try:
         with pytest.raises(KafkaException):
-            producer.send_offsets_to_transaction([TopicPartition(created, 0, 3)], old, 10)
+            producer.send_offsets_to_transaction([TopicPartition(created, 0, 3)], old_metadata, 10)
             producer.commit_transaction(10)
         producer.abort_transaction(20)
         [position] = second.committed([TopicPartition(created, 0)], timeout=20)
@@ -217,7 +216,7 @@ def test_aiokafka_commits_and_aborts(target: Target, created: str, name: str) ->
     assert asyncio.run(run()) == [f"{round_number}-{n}" for round_number in (0, 2) for n in range(5)]
 
 
-def test_aiokafka_is_fenced_by_another_with_its_id(target: Target, created: str, name: str) -> None:
+def test_an_aiokafka_producer_is_fenced_by_another_with_its_id(target: Target, created: str, name: str) -> None:
     async def run() -> None:
         old = aiokafka.AIOKafkaProducer(bootstrap_servers=target.bootstrap_servers, transactional_id=name)
         new = aiokafka.AIOKafkaProducer(bootstrap_servers=target.bootstrap_servers, transactional_id=name)

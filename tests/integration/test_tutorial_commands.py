@@ -1,8 +1,7 @@
-"""Command lines of tutorials for Kafka, as they stand there, run here: only hosts, ports and topics
-that are spoken of as such, and the number of records, are replaced.
+"""Command lines of Kafka tutorials, unchanged except for hosts, ports, placeholders for topics, and
+the number of records.
 
-They belong together: each tutorial starts its ZooKeeper and its broker, works with them and stops
-them.
+Each tutorial starts ZooKeeper and a broker, uses them and stops them.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Machine:
         (folder / "bin").symlink_to(ROOT / "bin")
         for name in ("config", "conf"):
             (folder / name).mkdir()
-        # The script takes the Python of the checkout; where that has none, the one of the tests is
-        # on the PATH.
+        # The scripts use the virtual environment of the checkout. If there is none, they find the
+        # Python of the tests on the PATH.
         self.environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -62,31 +61,30 @@ class Machine:
         return line.replace("localhost:2181", self.zookeeper).replace("主题", "benchmark")
 
     def run(self, line: str, stdin: str = "", folder: str = ".", timeout: float = 120) -> str:
-        """To its end, which must be a good one; what it printed."""
-        done = subprocess.run(
+        """Runs a command, which must succeed. Returns its output."""
+        result = subprocess.run(
             ["sh", "-c", self.command(line)], cwd=self.folder / folder, env=self.environment, input=stdin,
             capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout
+        assert result.returncode == 0, f"{line}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.stderr
+        return result.stdout
 
     def start(self, line: str) -> subprocess.Popen[str]:
-        """A command that runs until it is stopped."""
+        """Starts a command that runs until it is stopped."""
         return subprocess.Popen(
             ["sh", "-c", f"exec {self.command(line)}"], cwd=self.folder, env=self.environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def reads(self, line: str, count: int) -> list[str]:
-        """The first lines of a consumer that waits for more; Ctrl-C ends it, and it says what it
-        has read."""
+    def consume(self, line: str, count: int) -> list[str]:
+        """The first lines that a consumer prints. Ctrl-C ends it."""
         process = self.start(line)
         assert process.stdout is not None
         lines = [process.stdout.readline().rstrip("\n") for _ in range(count)]
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert "Traceback" not in said
+        _, errors = process.communicate(timeout=60)
+        assert "Traceback" not in errors
         return lines
 
     def wait_for_broker(self) -> None:
@@ -100,14 +98,14 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
+    machine = Machine(tmp_path)
     try:
-        yield made
+        yield machine
     finally:
-        made.clean_up()
+        machine.clean_up()
 
 
-def test_a_first_tutorial(machine: Machine) -> None:
+def test_the_commands_of_the_first_tutorial_work(machine: Machine) -> None:
     machine.run("./zkServer.sh start", folder="bin")
     machine.run("bin/kafka-server-start.sh config/server.properties >server.out 2>&1 &")
     machine.wait_for_broker()
@@ -120,21 +118,21 @@ def test_a_first_tutorial(machine: Machine) -> None:
     machine.run(
         "bin/kafka-console-producer.sh --broker-list 192.168.31.114:9092 --topic jiangzh-topic", stdin="one\ntwo\n"
     )
-    read = machine.reads(
+    lines = machine.consume(
         "bin/kafka-console-consumer.sh --bootstrap-server 192.168.31.114:9092 --topic jiangzh-topic --from-beginning", 2
     )
-    assert read == ["one", "two"]
+    assert lines == ["one", "two"]
     machine.run("bin/kafka-server-stop.sh")
 
 
-def test_a_second_tutorial_with_its_slips_of_the_pen(machine: Machine) -> None:
-    # The document starts the .bat, for Windows.
+def test_the_commands_of_the_second_tutorial_work_including_its_typos(machine: Machine) -> None:
+    # The tutorial starts the .bat for Windows.
     zookeeper = machine.start("./bin/zookeeper-server-start.sh config/zookeeper.properties")
     try:
         wait_until(
             lambda: machine.run("sh zkServer.sh status || true", folder="bin").count("Mode: standalone") == 1,
             timeout=60,
-            what="the ZooKeeper",
+            what="ZooKeeper",
             interval=0.3,
         )
         machine.run("./bin/kafka-server-start -daemon config/server.properties")
@@ -144,7 +142,7 @@ def test_a_second_tutorial_with_its_slips_of_the_pen(machine: Machine) -> None:
         assert machine.run("bin/kafka-topics.sh --list --bootstrap-server kafkaip:端口 ") == "test\n"
         machine.run("bin/kafka-console producer.sh --broker-list kafkaip:端口 --topic test", stdin="hello\n")
         consume = "bin/kafka-console-consumer.sh --bootstrap-server kafkaip:端口 --topic test --from-beginning"
-        assert machine.reads(consume, 1) == ["hello"]
+        assert machine.consume(consume, 1) == ["hello"]
         machine.run("bin/kafka-topics.sh --zookeeper kafkaip:端口 -alter --partition 2 --topic test")
         described = machine.run("bin/kafka-topics.sh --describe --topic test --bootstrap-server kafkaip:端口")
         assert "PartitionCount: 2" in described
@@ -162,12 +160,12 @@ def _benchmark(machine: Machine) -> None:
         "--producer-props bootstrap.servers=kafkaip:端口,kafkaip:端口 acks=1".replace("5000000", "20000")
     )
     assert "20000 records sent" in sent
-    # Two words have grown together: a topic of that name is read, and it is empty.
-    slip = machine.run(
+    # A space is missing in the tutorial: the command reads a topic of that name, which is empty.
+    empty = machine.run(
         "bin/kafka-consumer-perf-test.sh --broker-list kafakip:端口,ip:端口 --topic benchmark--fetch-size 1048576 "
         "--messages 5000000"
     )
-    assert slip.startswith("start.time")
+    assert empty.startswith("start.time")
     read = machine.run(
         "bin/kafka-consumer-perf-test.sh --broker-list kafakip:端口,ip:端口 --topic benchmark --fetch-size 1048576 "
         "--messages 5000000".replace("5000000", "20000")
@@ -201,7 +199,7 @@ SCRIPTS = (
 )
 
 
-def test_every_script_that_a_third_one_lists_is_there() -> None:
+def test_every_script_that_the_third_tutorial_lists_exists() -> None:
     for name in SCRIPTS:
         for script in (name, f"{name}.sh"):
             assert os.access(ROOT / "bin" / script, os.X_OK), script

@@ -1,4 +1,4 @@
-"""A plaintext fetch leaves by sendfile: the records never pass through the broker's memory."""
+"""A plaintext fetch is sent with sendfile: the records do not pass through the broker's memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tests.support.wire import FETCH, Wire
 
 READS = ("read", "pread64", "readv", "preadv", "preadv2", "mmap", "splice")
 CALL = re.compile(r"^(?:\d+\s+)?(\w+)\((.*)$")
-# A look whether a page is in the page cache takes one byte and never waits for the disk.
+# The probe of the page cache reads one byte and never waits for the disk.
 PROBE = re.compile(r"iov_len=1\}.*RWF_NOWAIT")
 
 
 def _traced(line: str) -> tuple[str, str] | None:
+    """(name of the system call, its arguments and result)."""
     match = CALL.match(line)
     return (match[1], match[2]) if match else None
 
 
 @pytest.mark.timeout(120)
-def test_a_plaintext_fetch_is_sendfile_and_no_read_of_the_log(need: Callable[..., str], tmp_path: Path) -> None:
+def test_a_plaintext_fetch_uses_sendfile_and_does_not_read_the_log(need: Callable[..., str], tmp_path: Path) -> None:
     strace = need("strace", "strace")
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "big") == 0
@@ -57,19 +58,18 @@ def test_a_plaintext_fetch_is_sendfile_and_no_read_of_the_log(need: Callable[...
             call = _traced(line)
             if call is None or ".log>" not in call[1]:
                 continue
-            name, rest = call
+            name, arguments = call
             if name == "sendfile":
-                result = re.search(r"= (\d+)$", rest)
+                result = re.search(r"= (\d+)$", arguments)
                 sent += int(result[1]) if result else 0
-            elif not PROBE.search(rest):
+            elif not PROBE.search(arguments):
                 reads.append(line)
         assert not reads, "\n".join(reads[:10])
         assert sent > 20_000_000
 
 
 def _fetch_all(broker: KavkaProcess) -> int:
-    """Bytes of records fetched from the beginning to the end, as any client would, a megabyte at a
-    time."""
+    """Fetches all records, a megabyte at a time. Returns their size."""
     received = 0
     offset = 0
     with Wire(broker.address, 30.0) as connection:

@@ -1,5 +1,5 @@
-"""ZooKeeper is down for longer than a session: records are still produced and consumed, and the
-cluster is healthy when it returns."""
+"""ZooKeeper is unavailable for longer than a session: records are still produced and consumed, and
+the cluster is healthy when ZooKeeper returns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from tests.support.zookeeper import ZooKeeper
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.records]
 
 SESSION_S = 4
-AWAY_S = 8
+OUTAGE_S = 8
 
 
 class Flow:
-    """Writes numbers and reads them back all the time; the lists are what was acknowledged and what
-    was seen. A number may be seen twice: the group's coordinator dies, too."""
+    """Continuously produces numbers and consumes them. The lists have the acknowledged, failed and
+    consumed numbers. A number may be consumed twice, since the group's coordinator is also
+    killed."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.topic = topic
         self.acknowledged: list[int] = []
         self.failed: list[object] = []
-        self.seen: list[int] = []
+        self.consumed: list[int] = []
         self._stop, self._all_written = threading.Event(), threading.Event()
         self._producer, self._consumer = (
             threading.Thread(target=function, args=(servers,), daemon=True)
@@ -61,17 +62,17 @@ class Flow:
     def _consume(self, servers: str) -> None:
         consumer = Consumer({"bootstrap.servers": servers, "group.id": self.topic, "auto.offset.reset": "earliest"})
         consumer.subscribe([self.topic])
-        while not self._all_written.is_set() or not set(self.acknowledged) <= set(self.seen):
+        while not self._all_written.is_set() or not set(self.acknowledged) <= set(self.consumed):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.seen.append(int(message.value()))
+                self.consumed.append(int(message.value()))
         consumer.close()
 
-    def goes_on(self, records: int = 50) -> None:
-        """So many more are acknowledged, and as many more are seen."""
-        written, read = len(self.acknowledged), len(self.seen)
-        wait_until(lambda: len(self.acknowledged) >= written + records, timeout=30, what="more acknowledged")
-        wait_until(lambda: len(self.seen) >= read + records, timeout=30, what="more seen")
+    def wait_for_records(self, count: int = 50) -> None:
+        """Waits until this many more records are acknowledged and consumed."""
+        acknowledged, consumed = len(self.acknowledged) + count, len(self.consumed) + count
+        wait_until(lambda: len(self.acknowledged) >= acknowledged, timeout=30, what="acknowledged records")
+        wait_until(lambda: len(self.consumed) >= consumed, timeout=30, what="consumed records")
 
     def end(self) -> None:
         self._stop.set()
@@ -79,13 +80,15 @@ class Flow:
         self._all_written.set()
         self._consumer.join(90)
         assert not self._producer.is_alive()
-        assert not self._consumer.is_alive(), f"not seen: {set(self.acknowledged) - set(self.seen)}"
+        assert not self._consumer.is_alive(), f"not consumed: {set(self.acknowledged) - set(self.consumed)}"
         assert self.failed == []
-        assert set(self.seen) == set(self.acknowledged)
+        assert set(self.consumed) == set(self.acknowledged)
 
 
 @pytest.fixture(scope="module")
-def world(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KavkaCluster, Proxy]]:
+def cluster_and_proxy(
+    java_parts: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[KavkaCluster, Proxy]]:
     """A cluster that reaches its ZooKeeper through a proxy."""
     folder = tmp_path_factory.mktemp("cluster")
     with ZooKeeper(folder / "zookeeper") as zookeeper, Proxy(zookeeper.address) as proxy:
@@ -94,40 +97,40 @@ def world(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield cluster, proxy
 
 
-def make_topic(cluster: KavkaCluster, name: str) -> None:
+def create_topic(cluster: KavkaCluster, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     topic = NewTopic(name, 3, 3, config={"min.insync.replicas": "2"})
 
-    def made() -> bool:
-        """While a new controller is elected, the response may name none."""
+    def is_created() -> bool:
+        """The first requests may fail while a new controller is elected."""
         try:
             admin.create_topics([topic])[name].result(30)
         except KafkaException as error:
             return error.args[0].name() == "TOPIC_ALREADY_EXISTS"
         return True
 
-    wait_until(made, timeout=60, what=f"topic {name}", interval=0.5)
+    wait_until(is_created, timeout=60, what=f"topic {name}", interval=0.5)
 
 
 def wait_for_full_isr(cluster: KavkaCluster, *topics: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
-    def full() -> bool:
-        listed = admin.list_topics(timeout=60).topics
-        return all(len(p.isrs) == 3 for topic in topics for p in listed[topic].partitions.values())
+    def is_full() -> bool:
+        metadata = admin.list_topics(timeout=60).topics
+        return all(len(p.isrs) == 3 for topic in topics for p in metadata[topic].partitions.values())
 
-    wait_until(full, timeout=60, what="every replica in sync", interval=0.2)
+    wait_until(is_full, timeout=60, what="every replica in sync", interval=0.2)
 
 
 def restart(cluster: KavkaCluster, _proxy: Proxy, meanwhile: Callable[[], None]) -> None:
-    """The sessions stay alive: a new server waits for its clients."""
+    """The sessions survive: the restarted server waits for its clients."""
     cluster.zookeeper.kill()
     meanwhile()
     cluster.zookeeper.start()
 
 
-def cut(cluster: KavkaCluster, proxy: Proxy, meanwhile: Callable[[], None]) -> None:
-    """The server sees every session run out: each broker has to come back with a new one."""
+def disconnect(cluster: KavkaCluster, proxy: Proxy, meanwhile: Callable[[], None]) -> None:
+    """Every session expires: each broker must register again with a new session."""
     proxy.refuse(True)
     meanwhile()
     proxy.refuse(False)
@@ -138,37 +141,38 @@ def cut(cluster: KavkaCluster, proxy: Proxy, meanwhile: Callable[[], None]) -> N
     )
 
 
-Away = Callable[[KavkaCluster, Proxy, Callable[[], None]], None]
+Outage = Callable[[KavkaCluster, Proxy, Callable[[], None]], None]
 
 
-@pytest.mark.parametrize("go_away", [cut, restart])
-def test_records_flow_while_zookeeper_is_away_and_all_works_when_it_is_back(
-    world: tuple[KavkaCluster, Proxy], go_away: Away
+@pytest.mark.parametrize("outage", [disconnect, restart])
+def test_records_flow_during_an_outage_of_zookeeper_and_the_cluster_recovers(
+    cluster_and_proxy: tuple[KavkaCluster, Proxy], outage: Outage
 ) -> None:
-    cluster, proxy = world
-    topic = f"flow-{go_away.__name__}"
-    make_topic(cluster, topic)
+    cluster, proxy = cluster_and_proxy
+    topic = f"flow-{outage.__name__}"
+    create_topic(cluster, topic)
     flow = Flow(cluster.bootstrap_servers, topic)
     try:
-        flow.goes_on()
+        flow.wait_for_records()
 
         def meanwhile() -> None:
-            deadline = time.monotonic() + AWAY_S
+            deadline = time.monotonic() + OUTAGE_S
             while time.monotonic() < deadline:
-                flow.goes_on()
+                flow.wait_for_records()
 
-        go_away(cluster, proxy, meanwhile)
-        flow.goes_on()
+        outage(cluster, proxy, meanwhile)
+        flow.wait_for_records()
 
-        # Topics are made, a death is noticed, leaders are elected, and the dead comes back.
-        made = f"made-after-{go_away.__name__}"
-        make_topic(cluster, made)
+        # Topics are created, a killed broker is detected, leaders are elected, and the broker
+        # rejoins.
+        new_topic = f"created-after-{outage.__name__}"
+        create_topic(cluster, new_topic)
         cluster.wait_until_known({0, 1, 2})
         cluster.kill(1)
         cluster.wait_until_known({0, 2})
-        flow.goes_on()
+        flow.wait_for_records()
         cluster.start(1)
-        wait_for_full_isr(cluster, topic, made)
-        flow.goes_on()
+        wait_for_full_isr(cluster, topic, new_topic)
+        flow.wait_for_records()
     finally:
         flow.end()

@@ -1,5 +1,5 @@
-"""ZooKeeper's tools: the server started and stopped by its scripts, and the shell beside
-ZooKeeper's own."""
+"""ZooKeeper's tools: scripts that start and stop the server, and the shell, compared with
+ZooKeeper's own shell."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_script_starts_a_server_in_the_background_and_the_other_stops_it(java_parts: None, tmp_path: Path) -> None:
+def test_scripts_start_and_stop_a_server_in_the_background(java_parts: None, tmp_path: Path) -> None:
     path, port = zoo_cfg(tmp_path)
     other, _ = zoo_cfg(tmp_path, "other.cfg")
     started = tool(tmp_path, "zookeeper-server-start.sh", "-daemon", str(path))
@@ -54,20 +54,23 @@ def test_the_script_starts_a_server_in_the_background_and_the_other_stops_it(jav
         assert started.stdout.startswith("ZooKeeper is running as process ")
         assert f"at 127.0.0.1:{port}" in started.stdout
         assert "binding to port" in (tmp_path / "kavka-logs" / "zookeeper.out").read_text()
-        again = tool(tmp_path, "zookeeper-server-start", "-daemon", str(path))
-        assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-        assert "already running at 127.0.0.1" in again.stderr
-        untouched = tool(tmp_path, "zookeeper-server-stop", str(other))
-        assert untouched.returncode == 1 and listens(port)
+        second_start = tool(tmp_path, "zookeeper-server-start", "-daemon", str(path))
+        assert (second_start.returncode, second_start.stderr.count("\n")) == (1, 1)
+        assert "already running at 127.0.0.1" in second_start.stderr
+        other_stop = tool(tmp_path, "zookeeper-server-stop", str(other))
+        assert other_stop.returncode == 1 and listens(port)
     finally:
         stopped = tool(tmp_path, "zookeeper-server-stop.sh")
     assert (stopped.returncode, stopped.stdout[:17]) == (0, "stopped ZooKeeper")
     assert not listens(port)
-    nothing = tool(tmp_path, "zookeeper-server-stop")
-    assert (nothing.returncode, nothing.stderr) == (1, "kavka zookeeper-server-stop: no ZooKeeper server to stop\n")
+    second_stop = tool(tmp_path, "zookeeper-server-stop")
+    assert (second_stop.returncode, second_stop.stderr) == (
+        1,
+        "kavka zookeeper-server-stop: no ZooKeeper server to stop\n",
+    )
 
 
-def test_zkserver_starts_stops_and_prints_the_status_as_zookeepers_script(java_parts: None, tmp_path: Path) -> None:
+def test_zkserver_starts_stops_and_prints_the_status_like_zookeepers_script(java_parts: None, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     path, port = zoo_cfg(tmp_path, "conf/zoo.cfg")
     down = tool(tmp_path, "zkServer.sh", "status")
@@ -76,8 +79,8 @@ def test_zkserver_starts_stops_and_prints_the_status_as_zookeepers_script(java_p
         started = tool(tmp_path, "zkServer.sh", "start")
         assert started.stdout == "Starting zookeeper ... STARTED\n", started.stderr
         assert started.stderr == f"Using config: {path}\n"
-        twice = tool(tmp_path, "zkServer.sh", "start")
-        assert twice.returncode == 1 and "already running as process" in twice.stdout
+        second_start = tool(tmp_path, "zkServer.sh", "start")
+        assert second_start.returncode == 1 and "already running as process" in second_start.stdout
         status = tool(tmp_path, "zkServer.sh", "status")
         assert status.returncode == 0
         assert status.stdout.splitlines() == [
@@ -93,28 +96,28 @@ def test_zkserver_starts_stops_and_prints_the_status_as_zookeepers_script(java_p
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         (None, "No such file or directory"),
         ("clientPort=2181\n", "dataDir is missing"),
         ("dataDir=/tmp/x\nclientPort=many\n", "clientPort=many is not a port"),
     ],
 )
-def test_a_file_that_is_no_use_is_one_line(tmp_path: Path, text: str | None, complaint: str) -> None:
+def test_an_invalid_file_is_reported_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "zoo.cfg"
     if text is not None:
         path.write_text(text)
-    refused = tool(tmp_path, "zookeeper-server-start", str(path))
-    assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1 and complaint in refused.stderr
+    failed = tool(tmp_path, "zookeeper-server-start", str(path))
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1 and message in failed.stderr
 
 
-def test_without_jars_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jars_are_reported_with_the_setting_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = zoo_cfg(tmp_path)
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
-    refused = tool(tmp_path, "zookeeper-server-start", str(path))
-    assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1 and "ZOOKEEPER_HOME" in refused.stderr
+    failed = tool(tmp_path, "zookeeper-server-start", str(path))
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1 and "ZOOKEEPER_HOME" in failed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -156,29 +159,30 @@ get {0}
 """
 
 
-def cleaned(text: str) -> list[str]:
-    """Times and transaction numbers differ from run to run, and a znode's name contains its run."""
+def comparable_lines(text: str) -> list[str]:
+    """The output without greetings, and without values that differ between runs: times, zxids and
+    sessions."""
     lines = []
     for line in text.splitlines():
         name, equals, _value = line.partition(" = ")
-        varies = equals and name in ("cZxid", "ctime", "mZxid", "mtime", "pZxid", "ephemeralOwner")
-        lines.append(name if varies else line)
+        is_variable = equals and name in ("cZxid", "ctime", "mZxid", "mtime", "pZxid", "ephemeralOwner")
+        lines.append(name if is_variable else line)
     return [line for line in lines if line and not line.startswith(("Connecting", "Welcome", "JLine", "WATCHER"))]
 
 
-def test_the_shell_runs_a_script_as_zookeepers_shell_does(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_the_shell_runs_a_script_like_zookeepers_shell(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     apache = run(
         tmp_path, jars.java(), "-XX:TieredStopAtLevel=1", "-cp", jars.class_path("server-3.9.1"), APACHE_SHELL,
         "-server", zookeeper.connect, stdin=SCRIPT.format("/apache"),
     )  # fmt: skip
-    ours = tool(tmp_path, "zookeeper-shell", zookeeper.connect, stdin=SCRIPT.format("/kavka-"))
-    expected = [line for line in cleaned(apache.stdout) if "state:Closed" not in line]
-    assert cleaned(ours.stdout.replace("/kavka-", "/apache")) == expected
-    problems = [line for line in apache.stderr.splitlines() if not line.startswith("log4j")]
-    assert ours.stderr.replace("/kavka-", "/apache").splitlines() == problems
+    kavka = tool(tmp_path, "zookeeper-shell", zookeeper.connect, stdin=SCRIPT.format("/kavka-"))
+    expected = [line for line in comparable_lines(apache.stdout) if "state:Closed" not in line]
+    assert comparable_lines(kavka.stdout.replace("/kavka-", "/apache")) == expected
+    expected_errors = [line for line in apache.stderr.splitlines() if not line.startswith("log4j")]
+    assert kavka.stderr.replace("/kavka-", "/apache").splitlines() == expected_errors
 
 
-def test_one_command_is_done_and_its_failure_is_the_exit_code(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_the_shell_runs_a_single_command_and_returns_1_if_it_fails(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     listed = tool(tmp_path, "zookeeper-shell.sh", zookeeper.connect, "ls", "-R", "/zookeeper")
     assert (listed.returncode, listed.stdout.splitlines()[-3:]) == (
         0,
@@ -188,8 +192,8 @@ def test_one_command_is_done_and_its_failure_is_the_exit_code(zookeeper: ZooKeep
     assert (missing.returncode, missing.stderr) == (1, "Node does not exist: /x\n")
     unknown = tool(tmp_path, "zookeeper-shell", zookeeper.connect, "nonsense")
     assert unknown.returncode == 1 and unknown.stderr.endswith("Command not found: Command not found nonsense\n")
-    wrong = tool(tmp_path, "zookeeper-shell", zookeeper.connect, "set", "/x")
-    assert (wrong.returncode, wrong.stderr) == (1, "set [-s] [-v version] path data\n")
+    incomplete = tool(tmp_path, "zookeeper-shell", zookeeper.connect, "set", "/x")
+    assert (incomplete.returncode, incomplete.stderr) == (1, "set [-s] [-v version] path data\n")
 
 
 def test_the_shell_reports_an_unreachable_server(tmp_path: Path) -> None:
