@@ -117,7 +117,7 @@ class Search:
             if leaderless:
                 yield Event("notice", f"not read, because there is no leader: {_numbers(leaderless)}")
             if not partitions:
-                raise Refused("no partition has a leader: try again when the brokers are running", 503)
+                raise Refused("none of the partitions has a leader: try again when the brokers are running", 503)
             if query.start == Start.TAIL:
                 steps = self._tail(consumer, partitions)
             elif query.start == Start.NEWEST:

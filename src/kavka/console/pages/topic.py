@@ -157,7 +157,7 @@ async def elect_preferred(
             409,
         )
     if not elected:
-        return Done("the preferred replicas are the leaders already", topic_address(context, topic))
+        return Done("The preferred replicas lead already", topic_address(context, topic))
     verb = "leader was" if len(elected) == 1 else "leaders were"
     return Done(f"{len(elected)} {verb} elected", topic_address(context, topic))
 
