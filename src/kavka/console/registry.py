@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
+from kavka.common.broker_config import BROKER_CONFIGS, base_name
 from kavka.console.auth import Role
 from kavka.console.errors import Refused
 
@@ -283,8 +284,15 @@ def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dic
         value = arguments.get(parameter.name)
         if value == parameter.default or parameter.name in ("confirm", "seen"):
             continue
-        audited[parameter.name] = "(hidden)" if parameter.secret else _truncated(value)
+        is_secret = parameter.secret or (parameter.name == "value" and _is_password(arguments.get("name")))
+        audited[parameter.name] = "(hidden)" if is_secret else _truncated(value)
     return audited
+
+
+def _is_password(setting: Any) -> bool:
+    """Whether the name is that of a sensitive broker setting, possibly with a listener's prefix."""
+    key = BROKER_CONFIGS.get(base_name(setting)) if isinstance(setting, str) else None
+    return key is not None and key.is_sensitive
 
 
 def _truncated(value: Any) -> Any:

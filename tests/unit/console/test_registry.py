@@ -8,6 +8,7 @@ from typing import Annotated
 import pytest
 
 from kavka.console import registry
+from kavka.console.pages import brokers  # noqa: F401 (registers its operations)
 from kavka.console.errors import Refused
 from kavka.console.registry import SECRET, Bounds, Done, action, audited_arguments, query
 
@@ -102,3 +103,14 @@ def test_unsupported_parameter_type_is_rejected():
 
     with pytest.raises(TypeError, match="numbers"):
         query("/unsupported", "Unsupported")(unsupported)
+
+
+def test_values_of_sensitive_broker_settings_are_not_audited():
+    change = registry.OPERATIONS["change_broker_setting"]
+
+    def audited(name):
+        return audited_arguments(change, {"broker": 1, "name": name, "value": "hunter2"})["value"]
+
+    assert audited("num.io.threads") == "hunter2"
+    for name in ("ssl.keystore.password", "listener.name.internal.ssl.key.password", "sasl.jaas.config"):
+        assert audited(name) == "(hidden)", name
