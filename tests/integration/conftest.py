@@ -1,4 +1,5 @@
-"""Fixtures of the tests with real parts: the broker under test, the Java client, loud skips."""
+"""Fixtures of the integration tests: the broker under test, clients, and tools. A test whose
+external program is missing is skipped with a visible reason."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from tests.support.missing import need_command, skip_loudly  # noqa: E402
 from tests.support.our_consumer import group_overrides  # noqa: E402
 from tests.support.tools import ApacheTools  # noqa: E402
 
-# The option is only known to runs that name this folder; the variable works for all.
+# pytest accepts `--target` only if this folder is on its command line. The variable always works.
 TARGETS = os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA)
-OLD_GROUPS = (targets.APACHE_39,)
+CLASSIC_GROUPS_ONLY = (targets.APACHE_39,)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,21 +43,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ZooKeeper, Kafka 3.9 has no groups of the new protocol: there is nothing to test."""
-    left_out = [item for item in items if item.get_closest_marker("new_groups") and _target_of(item) in OLD_GROUPS]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    """Deselect tests of the consumer group protocol (KIP-848) on brokers without it: Kafka 3.9 with
+    ZooKeeper."""
+    deselected = [
+        item for item in items if item.get_closest_marker("new_groups") and _target_of(item) in CLASSIC_GROUPS_ONLY
+    ]
+    if deselected:
+        items[:] = [item for item in items if item not in deselected]
+        config.hook.pytest_deselected(items=deselected)
 
 
 def _target_of(item: pytest.Item) -> str | None:
-    call = getattr(item, "callspec", None)
-    return None if call is None else call.params.get("target_name")
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("target_name")
 
 
 @pytest.fixture(params=["classic", pytest.param("consumer", marks=pytest.mark.new_groups)])
 def protocol(request: pytest.FixtureRequest) -> str:
-    """Of a group."""
+    """The group protocol of a consumer."""
     return str(request.param)
 
 
@@ -67,7 +71,7 @@ def need() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def java_parts() -> None:
-    """Java and every class path, or a loud skip."""
+    """Skip the test with a visible reason if Java or a class path is missing."""
     try:
         for name in jars.CLASS_PATHS:
             jars.class_path(name)
@@ -77,7 +81,7 @@ def java_parts() -> None:
 
 @pytest.fixture(scope="module")
 def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    """One broker per module; each test uses its own topic. No module sees data of another."""
+    """The broker under test, started once per module. Each test uses a separate topic."""
     if target_name != targets.KAVKA:
         try:
             jars.class_path("server-4.3.0")
@@ -86,23 +90,23 @@ def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     broker = targets.start_target(target_name, tmp_path_factory.mktemp(target_name))
     try:
         yield broker
-        assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
+        assert broker.process.running(), f"the broker ended: {broker.process.log_tail()}"
     finally:
         broker.close()
 
 
 @pytest.fixture(scope="module", params=[targets.KAVKA, targets.APACHE])
 def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    """Kavka and Apache Kafka in turn, for tools that must do the same on both; groups begin at
-    once."""
+    """Kavka, then Apache Kafka, for tools that must behave the same on both. The initial rebalance
+    of a group is not delayed."""
     if request.param != targets.KAVKA:
         request.getfixturevalue("java_parts")
-    quick = {
+    overrides = {
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
     }
-    broker = targets.start_target(request.param, tmp_path_factory.mktemp(f"either-{request.param}"), quick)
+    broker = targets.start_target(request.param, tmp_path_factory.mktemp(f"either-{request.param}"), overrides)
     try:
         yield broker
     finally:
@@ -111,27 +115,27 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of the module's own, whose groups do not wait for more members."""
+    """Addresses of a broker for this module. The initial rebalance of a group is not delayed."""
     broker = targets.start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
     try:
         yield broker.bootstrap_servers
-        assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
+        assert broker.process.running(), f"the broker ended: {broker.process.log_tail()}"
     finally:
         broker.close()
 
 
 @pytest.fixture
 def make(servers: str) -> Iterator[Callable[..., Consumer]]:
-    """Consumers of `servers` that are closed at the end of the test."""
-    made: list[Consumer] = []
+    """Return a function that creates consumers of `servers`. They are closed after the test."""
+    consumers: list[Consumer] = []
 
     def create(**settings: Any) -> Consumer:
         consumer = Consumer(bootstrap_servers=servers, **settings)
-        made.append(consumer)
+        consumers.append(consumer)
         return consumer
 
     yield create
-    for consumer in made:
+    for consumer in consumers:
         consumer.close(5)
 
 
@@ -142,7 +146,7 @@ def group() -> str:
 
 @pytest.fixture(scope="session")
 def apache_tools(java_parts: None) -> Iterator[ApacheTools]:
-    """Apache's tools of 4.3, which know both brokers."""
+    """The tools of Apache Kafka 4.3. They work with both brokers."""
     with ApacheTools("4.3.0") as tools:
         yield tools
 
@@ -165,8 +169,7 @@ def java(java_parts: None, java_version: str, target: targets.Target) -> Iterato
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Spark session that knows `format("kavka")`: local, two cores, one for all the tests of a
-    session."""
+    """A local Spark session with two cores and `format("kavka")`, shared by all tests of a run."""
     need_command("java")
     from tests.support.spark import start_session
 

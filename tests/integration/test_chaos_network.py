@@ -1,4 +1,4 @@
-"""The network that can be cut, with real sockets of this machine."""
+"""The proxy of the chaos tests cuts and heals connections between real sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.network import RESET, SILENCE, Network
 
 
 class Echo:
-    """Sends back what it gets."""
+    """A TCP server that sends back the received data."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -56,7 +56,7 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), 10)
 
 
-def comes_back(connection: socket.socket, data: bytes) -> bool:
+def is_echoed(connection: socket.socket, data: bytes) -> bool:
     connection.sendall(data)
     connection.settimeout(10)
     return connection.recv(1000) == data
@@ -81,50 +81,50 @@ def is_broken(connection: socket.socket) -> bool:
 
 def test_sent_data_arrives(network: Network, echo: Echo) -> None:
     with connect(network.listen("2", echo.address, comes_from="1")) as connection:
-        assert comes_back(connection, b"hello")
+        assert is_echoed(connection, b"hello")
 
 
-def test_silence_holds_everything_back_until_it_is_healed(network: Network, echo: Echo) -> None:
+def test_silence_delays_all_data_until_the_cut_is_healed(network: Network, echo: Echo) -> None:
     port = network.listen("2", echo.address, comes_from="1")
-    with connect(port) as before:
-        assert comes_back(before, b"hello")
+    with connect(port) as early_connection:
+        assert is_echoed(early_connection, b"hello")
         network.cut("1", "2", SILENCE)
-        before.sendall(b"late")
-        assert is_silent(before)
-        with connect(port) as during:
-            during.sendall(b"later")
-            assert is_silent(during)
+        early_connection.sendall(b"first")
+        assert is_silent(early_connection)
+        with connect(port) as late_connection:
+            late_connection.sendall(b"second")
+            assert is_silent(late_connection)
             network.heal()
-            before.settimeout(10)
-            during.settimeout(10)
-            assert before.recv(1000) == b"late"
-            assert during.recv(1000) == b"later"
+            early_connection.settimeout(10)
+            late_connection.settimeout(10)
+            assert early_connection.recv(1000) == b"first"
+            assert late_connection.recv(1000) == b"second"
 
 
-def test_a_reset_breaks_connections_and_refuses_new_ones_until_it_is_healed(network: Network, echo: Echo) -> None:
+def test_a_reset_breaks_old_and_new_connections_until_the_cut_is_healed(network: Network, echo: Echo) -> None:
     port = network.listen("2", echo.address, comes_from="1")
-    with connect(port) as before:
-        assert comes_back(before, b"hello")
+    with connect(port) as connection:
+        assert is_echoed(connection, b"hello")
         network.cut("2", "1", RESET)
-        assert is_broken(before)
-    with connect(port) as during:
-        assert is_broken(during)
+        assert is_broken(connection)
+    with connect(port) as connection:
+        assert is_broken(connection)
     network.heal()
-    with connect(port) as after:
-        assert comes_back(after, b"hello")
+    with connect(port) as connection:
+        assert is_echoed(connection, b"hello")
 
 
-def test_a_cut_between_two_does_not_touch_a_third(network: Network, echo: Echo) -> None:
+def test_a_cut_between_two_ends_does_not_affect_a_third_end(network: Network, echo: Echo) -> None:
     port = network.listen("3", echo.address, comes_from="1")
     network.cut("1", "2", RESET)
     with connect(port) as connection:
-        assert comes_back(connection, b"hello")
+        assert is_echoed(connection, b"hello")
 
 
 def test_the_connecting_process_is_identified_by_its_folder(network: Network, echo: Echo) -> None:
     network.owner("me", Path(os.getcwd()))
     port = network.listen("2", echo.address)
-    with connect(port) as before:
-        assert comes_back(before, b"hello")
+    with connect(port) as connection:
+        assert is_echoed(connection, b"hello")
         network.cut("me", "2", RESET)
-        assert is_broken(before)
+        assert is_broken(connection)

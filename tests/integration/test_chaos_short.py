@@ -1,7 +1,6 @@
-"""Each kind of fault once against three brokers under load; `make chaos` does it for as long as
-asked.
+"""Three brokers under load survive each kind of fault once. `make chaos` runs longer.
 
-The checks are in tests/chaos/checker.py and run.py; docs/faults.md describes them."""
+The checks are in tests/chaos/checker.py and tests/chaos/run.py. docs/faults.md describes them."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ FAULTS = (
 )
 
 
-def test_every_fault_once_loses_nothing_and_doubles_nothing(java_parts: None, tmp_path: Path) -> None:
+def test_no_fault_loses_or_duplicates_a_record(java_parts: None, tmp_path: Path) -> None:
     assert _violations(FAULTS, tmp_path) == []
 
 
 def test_a_full_disk_on_a_follower_delays_no_producer(java_parts: None, tmp_path: Path) -> None:
     if not can_mount():
-        skip_loudly("a small disk can only be mounted by root")
+        skip_loudly("only root can mount a small disk")
     assert _violations("disk-full", tmp_path) == []
 
 

@@ -1,4 +1,4 @@
-"""aiokafka against a broker."""
+"""aiokafka works with the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.targets import Target
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
-async def create(target: Target, topic: str, partitions: int = 1) -> None:
+async def create_topic(target: Target, topic: str, partitions: int = 1) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=target.bootstrap_servers)
     await admin.start()
     try:
@@ -55,13 +55,13 @@ async def read(target: Target, topic: str, start: int | str, count: int, timeout
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_compression_with_every_acks_comes_back_as_sent(
+def test_records_are_read_as_sent_with_every_codec_and_acks(
     target: Target, topic: str, codec: str | None, acks: int | str
 ) -> None:
     records = [{"key": f"k{n}".encode(), "value": f"value {n} ".encode() * 20} for n in range(100)]
 
     async def scenario() -> list[Any]:
-        await create(target, topic)
+        await create_topic(target, topic)
         await produce(target, topic, records, acks=acks, compression_type=codec, linger_ms=5)
         return await read(target, topic, "beginning", 100)
 
@@ -73,7 +73,7 @@ def test_every_compression_with_every_acks_comes_back_as_sent(
 
 def test_an_idempotent_producer_delivers_each_record_once_in_order(target: Target, topic: str) -> None:
     async def scenario() -> tuple[list[Any], list[Any]]:
-        await create(target, topic)
+        await create_topic(target, topic)
         sent = await produce(
             target,
             topic,
@@ -88,11 +88,11 @@ def test_an_idempotent_producer_delivers_each_record_once_in_order(target: Targe
     assert [int(r.value) for r in received] == list(range(1000))
 
 
-def test_null_keys_null_values_and_headers_are_kept_apart(target: Target, topic: str) -> None:
+def test_null_and_empty_keys_and_values_are_distinct_and_headers_are_kept(target: Target, topic: str) -> None:
     headers = [("a", b"1"), ("a", b"2"), ("empty", b"")]
 
     async def scenario() -> list[Any]:
-        await create(target, topic)
+        await create_topic(target, topic)
         await produce(
             target,
             topic,
@@ -117,7 +117,7 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: 
     base = 1_600_000_000_000
 
     async def scenario() -> None:
-        await create(target, topic)
+        await create_topic(target, topic)
         await produce(target, topic, [{"value": b"%d" % n, "timestamp_ms": base + n * 1000} for n in range(50)])
         assert (await read(target, topic, "beginning", 1))[0].offset == 0
         assert [r.offset for r in await read(target, topic, 40, 10)] == list(range(40, 50))
@@ -144,9 +144,9 @@ def test_a_topic_is_created_by_the_first_record_sent_to_it(target: Target, topic
     assert asyncio.run(scenario())[0].value == b"first"
 
 
-def test_topics_are_grown_configured_emptied_and_deleted(target: Target, topic: str) -> None:
+def test_records_are_deleted_partitions_added_and_topics_deleted(target: Target, topic: str) -> None:
     async def scenario() -> None:
-        await create(target, topic)
+        await create_topic(target, topic)
         await produce(target, topic, [{"value": b"%d" % n} for n in range(10)])
         admin = AIOKafkaAdminClient(bootstrap_servers=target.bootstrap_servers)
         await admin.start()
@@ -161,11 +161,11 @@ def test_topics_are_grown_configured_emptied_and_deleted(target: Target, topic: 
                     break
                 await asyncio.sleep(0.05)
             else:
-                raise AssertionError("no third partition")
+                raise AssertionError("the third partition was not created")
 
             resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-            described = (await admin.describe_configs([resource]))[0].resources[0]
-            entries = {entry[0]: entry[1] for entry in described[4]}
+            config_response = (await admin.describe_configs([resource]))[0].resources[0]
+            entries = {entry[0]: entry[1] for entry in config_response[4]}
             assert entries["retention.ms"] == "604800000"
 
             await admin.delete_topics([topic])
@@ -174,7 +174,7 @@ def test_topics_are_grown_configured_emptied_and_deleted(target: Target, topic: 
                     break
                 await asyncio.sleep(0.05)
             else:
-                raise AssertionError("the topic is still there")
+                raise AssertionError("the topic was not deleted")
         finally:
             await admin.close()
 

@@ -1,5 +1,5 @@
-"""librdkafka, through confluent-kafka, against a broker. Consumers are assigned; nothing is
-committed."""
+"""librdkafka (through confluent-kafka) works with the broker. Consumers use `assign` and commit
+nothing."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ def admin(target: Target) -> AdminClient:
     return AdminClient({"bootstrap.servers": target.bootstrap_servers})
 
 
-def make(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
+def create_topic(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
     options = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=options)])[topic].result(20)
 
 
 @pytest.fixture
-def created(admin: AdminClient, topic: str) -> str:
-    make(admin, topic)
+def created_topic(admin: AdminClient, topic: str) -> str:
+    create_topic(admin, topic)
     return topic
 
 
 def produce(target: Target, topic: str, records: list[dict[str, Any]], **config: Any) -> list[Message]:
-    """Send the records to partition 0, wait, and return the deliveries in the order of the
-    responses."""
+    """Produce to partition 0 and return the delivered messages in the order of their delivery
+    reports."""
     delivered: list[Message] = []
-    failed: list[KafkaError] = []
+    errors: list[KafkaError] = []
 
-    def done(error: KafkaError | None, message: Message) -> None:
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            failed.append(error)
+            errors.append(error)
         else:
             delivered.append(message)
 
     settings = {name.replace("_", "."): value for name, value in config.items()}
     producer = Producer({"bootstrap.servers": target.bootstrap_servers, "linger.ms": 5, **settings})
     for record in records:
-        producer.produce(topic, partition=0, on_delivery=done, **record)
+        producer.produce(topic, partition=0, on_delivery=on_delivery, **record)
         producer.poll(0)
     assert producer.flush(30) == 0
-    if failed:
-        raise KafkaException(failed[0])
+    if errors:
+        raise KafkaException(errors[0])
     return delivered
 
 
 @pytest.fixture
 def consumer(target: Target) -> Iterator[Consumer]:
-    # librdkafka demands a group id even of a consumer that never joins one.
+    # librdkafka requires a group id even if the consumer never joins a group.
     client = Consumer(
         {
             "bootstrap.servers": target.bootstrap_servers,
@@ -109,12 +109,12 @@ def read(consumer: Consumer, topic: str, offset: int, count: int, timeout: float
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_compression_with_every_acks_comes_back_as_sent(
-    target: Target, created: str, consumer: Consumer, codec: str, acks: int
+def test_records_are_read_as_sent_with_every_codec_and_acks(
+    target: Target, created_topic: str, consumer: Consumer, codec: str, acks: int
 ) -> None:
     records = [{"key": f"k{n}", "value": f"value {n} " * 20} for n in range(200)]
-    produce(target, created, records, acks=acks, compression_type=codec)
-    received = read(consumer, created, OFFSET_BEGINNING, 200)
+    produce(target, created_topic, records, acks=acks, compression_type=codec)
+    received = read(consumer, created_topic, OFFSET_BEGINNING, 200)
     assert [(m.offset(), m.key(), m.value()) for m in received] == [
         (n, record["key"].encode(), record["value"].encode()) for n, record in enumerate(records)
     ]
@@ -122,28 +122,30 @@ def test_every_compression_with_every_acks_comes_back_as_sent(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_an_idempotent_producer_delivers_each_record_once_in_order(
-    target: Target, created: str, consumer: Consumer, codec: str
+    target: Target, created_topic: str, consumer: Consumer, codec: str
 ) -> None:
     records = [{"value": str(n)} for n in range(3000)]
     delivered = produce(
-        target, created, records, enable_idempotence=True, compression_type=codec, batch_num_messages=50
+        target, created_topic, records, enable_idempotence=True, compression_type=codec, batch_num_messages=50
     )
     assert sorted(m.offset() for m in delivered) == list(range(3000))
-    assert [int(m.value()) for m in read(consumer, created, OFFSET_BEGINNING, 3000)] == list(range(3000))
+    assert [int(m.value()) for m in read(consumer, created_topic, OFFSET_BEGINNING, 3000)] == list(range(3000))
 
 
-def test_null_keys_null_values_and_headers_are_kept_apart(target: Target, created: str, consumer: Consumer) -> None:
+def test_null_and_empty_keys_and_values_are_distinct_and_headers_are_kept(
+    target: Target, created_topic: str, consumer: Consumer
+) -> None:
     headers = [("a", b"1"), ("a", b"2"), ("none", None), ("empty", b"")]
     produce(
         target,
-        created,
+        created_topic,
         [
             {"key": None, "value": None},
             {"key": b"", "value": b""},
             {"key": b"k", "value": b"v", "headers": headers, "timestamp": 1_600_000_000_123},
         ],
     )
-    received = read(consumer, created, OFFSET_BEGINNING, 3)
+    received = read(consumer, created_topic, OFFSET_BEGINNING, 3)
     assert [(m.key(), m.value(), m.headers()) for m in received] == [
         (None, None, None),
         (b"", b"", None),
@@ -152,31 +154,31 @@ def test_null_keys_null_values_and_headers_are_kept_apart(target: Target, create
     assert received[2].timestamp() == (1, 1_600_000_000_123)
 
 
-def test_large_batches_arrive_whole(target: Target, created: str, consumer: Consumer) -> None:
+def test_large_batches_are_read_completely(target: Target, created_topic: str, consumer: Consumer) -> None:
     payload = bytes(range(256)) * 3500
-    produce(target, created, [{"value": payload}] * 20, batch_size=1_000_000, linger_ms=50)
-    assert [m.value() for m in read(consumer, created, OFFSET_BEGINNING, 20)] == [payload] * 20
+    produce(target, created_topic, [{"value": payload}] * 20, batch_size=1_000_000, linger_ms=50)
+    assert [m.value() for m in read(consumer, created_topic, OFFSET_BEGINNING, 20)] == [payload] * 20
 
 
 def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(
-    target: Target, created: str, consumer: Consumer
+    target: Target, created_topic: str, consumer: Consumer
 ) -> None:
     base = 1_600_000_000_000
-    produce(target, created, [{"value": str(n), "timestamp": base + n * 1000} for n in range(100)])
-    assert read(consumer, created, OFFSET_BEGINNING, 1)[0].value() == b"0"
-    assert [m.offset() for m in read(consumer, created, 90, 10)] == list(range(90, 100))
-    result = consumer.offsets_for_times([TopicPartition(created, 0, base + 49_001)], 10)[0]
+    produce(target, created_topic, [{"value": str(n), "timestamp": base + n * 1000} for n in range(100)])
+    assert read(consumer, created_topic, OFFSET_BEGINNING, 1)[0].value() == b"0"
+    assert [m.offset() for m in read(consumer, created_topic, 90, 10)] == list(range(90, 100))
+    result = consumer.offsets_for_times([TopicPartition(created_topic, 0, base + 49_001)], 10)[0]
     assert result.offset == 50
-    after_all = consumer.offsets_for_times([TopicPartition(created, 0, base + 1_000_000)], 10)[0]
-    assert after_all.offset == OFFSET_END
-    assert read(consumer, created, OFFSET_END, 1, timeout=0.6) == []
-    assert consumer.get_watermark_offsets(TopicPartition(created, 0), 10) == (0, 100)
+    after_last_record = consumer.offsets_for_times([TopicPartition(created_topic, 0, base + 1_000_000)], 10)[0]
+    assert after_last_record.offset == OFFSET_END
+    assert read(consumer, created_topic, OFFSET_END, 1, timeout=0.6) == []
+    assert consumer.get_watermark_offsets(TopicPartition(created_topic, 0), 10) == (0, 100)
 
 
-def test_a_consumer_at_the_end_sees_what_comes_next(target: Target, created: str, consumer: Consumer) -> None:
-    produce(target, created, [{"value": "old"}])
-    read(consumer, created, OFFSET_END, 1, timeout=1.0)
-    produce(target, created, [{"value": "new"}])
+def test_a_consumer_at_the_end_receives_the_next_record(target: Target, created_topic: str, consumer: Consumer) -> None:
+    produce(target, created_topic, [{"value": "old"}])
+    read(consumer, created_topic, OFFSET_END, 1, timeout=1.0)
+    produce(target, created_topic, [{"value": "new"}])
     message = None
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and (message is None or message.error() is not None):
@@ -184,11 +186,11 @@ def test_a_consumer_at_the_end_sees_what_comes_next(target: Target, created: str
     assert message is not None and message.value() == b"new"
 
 
-def test_an_offset_out_of_range_is_reported(target: Target, created: str, consumer: Consumer) -> None:
-    produce(target, created, [{"value": "x"}])
-    with pytest.raises(KafkaException) as refused:
-        read(consumer, created, 99, 1)
-    assert refused.value.args[0].code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
+def test_an_offset_out_of_range_is_reported(target: Target, created_topic: str, consumer: Consumer) -> None:
+    produce(target, created_topic, [{"value": "x"}])
+    with pytest.raises(KafkaException) as raised:
+        read(consumer, created_topic, 99, 1)
+    assert raised.value.args[0].code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 
 
 def test_a_topic_is_created_by_the_first_record_sent_to_it(target: Target, topic: str, consumer: Consumer) -> None:
@@ -196,8 +198,8 @@ def test_a_topic_is_created_by_the_first_record_sent_to_it(target: Target, topic
     assert read(consumer, topic, OFFSET_BEGINNING, 1)[0].value() == b"first"
 
 
-def test_topics_are_created_described_grown_and_deleted(admin: AdminClient, topic: str) -> None:
-    make(admin, topic, 3)
+def test_topics_are_created_extended_and_deleted(admin: AdminClient, topic: str) -> None:
+    create_topic(admin, topic, 3)
 
     def partitions() -> int:
         topics = admin.list_topics(timeout=10).topics
@@ -207,7 +209,7 @@ def test_topics_are_created_described_grown_and_deleted(admin: AdminClient, topi
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(10)
     wait_until(lambda: partitions() == 5, timeout=10, what="5 partitions")
     admin.delete_topics([topic])[topic].result(10)
-    wait_until(lambda: partitions() == 0, timeout=10, what="the topic to be gone")
+    wait_until(lambda: partitions() == 0, timeout=10, what="the topic is deleted")
 
 
 @pytest.mark.parametrize(
@@ -218,52 +220,59 @@ def test_topics_are_created_described_grown_and_deleted(admin: AdminClient, topi
         ("fine", 1, 1, {"retention.ms": "soon"}, KafkaError.INVALID_CONFIG),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(
+def test_an_invalid_topic_is_rejected_with_kafkas_error_code(
     admin: AdminClient, topic: str, name: str, partitions: int, replication: int, config: dict[str, str], code: int
 ) -> None:
     name = f"{topic}-{name}"
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as raised:
         admin.create_topics([NewTopic(name, partitions, replication, config=config)])[name].result(10)
-    assert refused.value.args[0].code() == code
+    assert raised.value.args[0].code() == code
 
 
-def test_configs_are_described_and_altered(admin: AdminClient, created: str) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, created)
-    described = admin.describe_configs([resource])[resource].result(10)
-    assert described["retention.ms"].value == "604800000"
+def test_configs_are_described_and_altered(admin: AdminClient, created_topic: str) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, created_topic)
+    configs = admin.describe_configs([resource])[resource].result(10)
+    assert configs["retention.ms"].value == "604800000"
     change = ConfigResource(
         ResourceType.TOPIC,
-        created,
+        created_topic,
         incremental_configs=[ConfigEntry("retention.ms", "1234567", incremental_operation=AlterConfigOpType.SET)],
     )
     admin.incremental_alter_configs([change])[change].result(10)
 
-    def value() -> str:
+    def retention_ms() -> str:
         return str(admin.describe_configs([resource])[resource].result(10)["retention.ms"].value)
 
-    wait_until(lambda: value() == "1234567", timeout=10, what="the new value")
+    wait_until(lambda: retention_ms() == "1234567", timeout=10, what="the new retention")
 
 
 def test_records_are_deleted_and_offsets_listed(
-    target: Target, admin: AdminClient, created: str, consumer: Consumer
+    target: Target, admin: AdminClient, created_topic: str, consumer: Consumer
 ) -> None:
-    produce(target, created, [{"value": str(n)} for n in range(10)])
-    partition = TopicPartition(created, 0, 4)
+    produce(target, created_topic, [{"value": str(n)} for n in range(10)])
+    partition = TopicPartition(created_topic, 0, 4)
     assert admin.delete_records([partition])[partition].result(10).low_watermark == 4
-    topic_partition = TopicPartition(created, 0)
+    topic_partition = TopicPartition(created_topic, 0)
     for spec, expected in ((OffsetSpec.earliest(), 4), (OffsetSpec.latest(), 10)):
         offsets = admin.list_offsets({topic_partition: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         assert offsets[topic_partition].result(10).offset == expected
-    assert [m.value() for m in read(consumer, created, OFFSET_BEGINNING, 6)] == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    assert [m.value() for m in read(consumer, created_topic, OFFSET_BEGINNING, 6)] == [
+        b"4",
+        b"5",
+        b"6",
+        b"7",
+        b"8",
+        b"9",
+    ]
 
 
-def test_the_cluster_describes_itself(admin: AdminClient) -> None:
+def test_the_cluster_is_described_with_id_and_controller(admin: AdminClient) -> None:
     cluster = admin.describe_cluster().result(10)
     assert len(cluster.cluster_id) == 22
     assert cluster.controller.id in [node.id for node in cluster.nodes]
 
 
-def test_fetching_waits_for_min_bytes_no_longer_than_asked(target: Target, created: str) -> None:
+def test_a_fetch_waits_for_min_bytes_until_max_wait_ms(target: Target, created_topic: str) -> None:
     client = Consumer(
         {
             "bootstrap.servers": target.bootstrap_servers,
@@ -274,10 +283,10 @@ def test_fetching_waits_for_min_bytes_no_longer_than_asked(target: Target, creat
         }
     )
     try:
-        produce(target, created, [{"value": "small"}])
-        began = time.monotonic()
-        received = read(client, created, 0, 1, timeout=10)
+        produce(target, created_topic, [{"value": "small"}])
+        start = time.monotonic()
+        received = read(client, created_topic, 0, 1, timeout=10)
         assert received[0].value() == b"small"
-        assert 0.3 < time.monotonic() - began < 5
+        assert 0.3 < time.monotonic() - start < 5
     finally:
         client.close()

@@ -1,4 +1,4 @@
-"""kafka-python against a broker, as it is today and as it spoke to brokers of 2014 to 2016."""
+"""kafka-python works with the broker, also with the protocol versions of Kafka 0.8.2 to 2.1."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def admin(target: Target) -> Iterator[KafkaAdminClient]:
 
 
 @pytest.fixture
-def created(admin: KafkaAdminClient, topic: str) -> str:
-    make(admin, topic)
+def created_topic(admin: KafkaAdminClient, topic: str) -> str:
+    create_topic(admin, topic)
     return topic
 
 
-def make(admin: KafkaAdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
+def create_topic(admin: KafkaAdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
     options = {
         "num_partitions": partitions,
         "replication_factor": 1,
@@ -73,42 +73,42 @@ def read(target: Target, topic: str, start: int | str, count: int, timeout: floa
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_compression_with_every_acks_comes_back_as_sent(
-    target: Target, created: str, codec: str | None, acks: int | str
+def test_records_are_read_as_sent_with_every_codec_and_acks(
+    target: Target, created_topic: str, codec: str | None, acks: int | str
 ) -> None:
     records = [{"key": f"k{n}".encode(), "value": f"value {n} ".encode() * 20} for n in range(100)]
-    produce(target, created, records, acks=acks, compression_type=codec, linger_ms=5, enable_idempotence=False)
-    received = read(target, created, "beginning", 100)
+    produce(target, created_topic, records, acks=acks, compression_type=codec, linger_ms=5, enable_idempotence=False)
+    received = read(target, created_topic, "beginning", 100)
     assert [(r.offset, r.key, r.value) for r in received] == [
         (n, record["key"], record["value"]) for n, record in enumerate(records)
     ]
 
 
-def test_an_idempotent_producer_delivers_each_record_once_in_order(target: Target, created: str) -> None:
+def test_an_idempotent_producer_delivers_each_record_once_in_order(target: Target, created_topic: str) -> None:
     sent = produce(
         target,
-        created,
+        created_topic,
         [{"value": b"%d" % n} for n in range(1000)],
         enable_idempotence=True,
         acks="all",
         batch_size=200,
     )
     assert [metadata.offset for metadata in sent] == list(range(1000))
-    assert [int(r.value) for r in read(target, created, "beginning", 1000)] == list(range(1000))
+    assert [int(r.value) for r in read(target, created_topic, "beginning", 1000)] == list(range(1000))
 
 
-def test_null_keys_null_values_and_headers_are_kept_apart(target: Target, created: str) -> None:
+def test_null_and_empty_keys_and_values_are_distinct_and_headers_are_kept(target: Target, created_topic: str) -> None:
     headers = [("a", b"1"), ("a", b"2"), ("empty", b"")]
     produce(
         target,
-        created,
+        created_topic,
         [
             {"key": b"k", "value": None},
             {"key": b"", "value": b""},
             {"key": None, "value": b"v", "headers": headers, "timestamp_ms": 1_600_000_000_123},
         ],
     )
-    received = read(target, created, "beginning", 3)
+    received = read(target, created_topic, "beginning", 3)
     assert [(r.key, r.value, list(r.headers)) for r in received] == [
         (b"k", None, []),
         (b"", b"", []),
@@ -117,15 +117,15 @@ def test_null_keys_null_values_and_headers_are_kept_apart(target: Target, create
     assert (received[2].timestamp, received[2].timestamp_type) == (1_600_000_000_123, 0)
 
 
-def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: Target, created: str) -> None:
+def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: Target, created_topic: str) -> None:
     base = 1_600_000_000_000
-    produce(target, created, [{"value": b"%d" % n, "timestamp_ms": base + n * 1000} for n in range(50)])
-    assert read(target, created, "beginning", 1)[0].offset == 0
-    assert [r.offset for r in read(target, created, 40, 10)] == list(range(40, 50))
-    assert read(target, created, "end", 1, timeout=0.6) == []
+    produce(target, created_topic, [{"value": b"%d" % n, "timestamp_ms": base + n * 1000} for n in range(50)])
+    assert read(target, created_topic, "beginning", 1)[0].offset == 0
+    assert [r.offset for r in read(target, created_topic, 40, 10)] == list(range(40, 50))
+    assert read(target, created_topic, "end", 1, timeout=0.6) == []
     consumer = KafkaConsumer(bootstrap_servers=target.bootstrap_servers, group_id=None)
     try:
-        partition = TopicPartition(created, 0)
+        partition = TopicPartition(created_topic, 0)
         result = consumer.offsets_for_times({partition: base + 24_001})[partition]
         assert (result.offset, result.timestamp) == (25, base + 25_000)
         assert consumer.offsets_for_times({partition: base + 99_000_000})[partition] is None
@@ -135,10 +135,10 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: 
         consumer.close()
 
 
-def test_an_offset_out_of_range_is_reported(target: Target, created: str) -> None:
-    produce(target, created, [{"value": b"x"}])
+def test_an_offset_out_of_range_is_reported(target: Target, created_topic: str) -> None:
+    produce(target, created_topic, [{"value": b"x"}])
     with pytest.raises(OffsetOutOfRangeError):
-        read(target, created, 99, 1)
+        read(target, created_topic, 99, 1)
 
 
 def test_a_topic_is_created_by_the_first_record_sent_to_it(target: Target, topic: str) -> None:
@@ -146,10 +146,10 @@ def test_a_topic_is_created_by_the_first_record_sent_to_it(target: Target, topic
     assert read(target, topic, "beginning", 1)[0].value == b"first"
 
 
-def test_topics_are_created_grown_and_deleted(admin: KafkaAdminClient, topic: str) -> None:
-    make(admin, topic, 2)
+def test_topics_are_created_extended_and_deleted(admin: KafkaAdminClient, topic: str) -> None:
+    create_topic(admin, topic, 2)
     with pytest.raises(TopicAlreadyExistsError):
-        make(admin, topic, 2)
+        create_topic(admin, topic, 2)
     with pytest.raises(InvalidTopicError):
         admin.create_topics({"with/slash": {"num_partitions": 1, "replication_factor": 1}})
     admin.create_partitions({topic: 4})
@@ -159,48 +159,62 @@ def test_topics_are_created_grown_and_deleted(admin: KafkaAdminClient, topic: st
 
     wait_until(lambda: partitions() == 4, timeout=10, what="4 partitions")
     admin.delete_topics([topic])
-    wait_until(lambda: topic not in admin.list_topics(), timeout=10, what="the topic to be gone")
+    wait_until(lambda: topic not in admin.list_topics(), timeout=10, what="the topic is deleted")
 
 
-def test_configs_are_described_and_altered(admin: KafkaAdminClient, created: str) -> None:
-    resource = ConfigResource(ConfigResourceType.TOPIC, created)
+def test_configs_are_described_and_altered(admin: KafkaAdminClient, created_topic: str) -> None:
+    resource = ConfigResource(ConfigResourceType.TOPIC, created_topic)
 
-    def value() -> str:
-        described = admin.describe_configs([resource], config_filter="all")
-        return str(described["TOPIC" if "TOPIC" in described else "topic"][created]["retention.ms"]["value"])
+    def retention_ms() -> str:
+        configs = admin.describe_configs([resource], config_filter="all")
+        return str(configs["TOPIC" if "TOPIC" in configs else "topic"][created_topic]["retention.ms"]["value"])
 
-    assert value() == "604800000"
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, created, configs={"retention.ms": "1234567"})])
-    wait_until(lambda: value() == "1234567", timeout=10, what="the new value")
-
-
-def test_records_are_deleted_up_to_an_offset(target: Target, admin: KafkaAdminClient, created: str) -> None:
-    produce(target, created, [{"value": b"%d" % n} for n in range(10)])
-    admin.delete_records({TopicPartition(created, 0): 6})
-    assert [r.offset for r in read(target, created, "beginning", 4)] == [6, 7, 8, 9]
+    assert retention_ms() == "604800000"
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, created_topic, configs={"retention.ms": "1234567"})])
+    wait_until(lambda: retention_ms() == "1234567", timeout=10, what="the new retention")
 
 
-def test_log_dirs_name_the_replica(admin: KafkaAdminClient, target: Target, created: str) -> None:
-    produce(target, created, [{"value": b"x" * 1000}])
-    described = repr(admin.describe_log_dirs())
-    assert str(target.log_dirs[0]) in described
-    assert created in described
+def test_records_are_deleted_up_to_an_offset(target: Target, admin: KafkaAdminClient, created_topic: str) -> None:
+    produce(target, created_topic, [{"value": b"%d" % n} for n in range(10)])
+    admin.delete_records({TopicPartition(created_topic, 0): 6})
+    assert [r.offset for r in read(target, created_topic, "beginning", 4)] == [6, 7, 8, 9]
 
 
-@pytest.mark.parametrize("era", [(0, 8, 2), (0, 9), (0, 10), (0, 10, 1), (0, 11), (1, 0), (2, 1)])
-def test_a_client_of_that_era_and_one_of_today_read_the_same_topic(
-    target: Target, target_name: str, created: str, era: tuple[int, ...]
+def test_log_dirs_are_described_with_their_replicas(
+    admin: KafkaAdminClient, target: Target, created_topic: str
 ) -> None:
-    if target_name == APACHE and era < (2, 1):
-        pytest.skip("Apache Kafka 4 has left the clients before 2.1 behind")
-    for codec in (None, "gzip", "lz4" if era >= (0, 10) else "snappy"):
+    produce(target, created_topic, [{"value": b"x" * 1000}])
+    description = repr(admin.describe_log_dirs())
+    assert str(target.log_dirs[0]) in description
+    assert created_topic in description
+
+
+@pytest.mark.parametrize("version", [(0, 8, 2), (0, 9), (0, 10), (0, 10, 1), (0, 11), (1, 0), (2, 1)])
+def test_a_client_with_old_protocol_versions_and_a_current_client_read_the_same_topic(
+    target: Target, target_name: str, created_topic: str, version: tuple[int, ...]
+) -> None:
+    if target_name == APACHE and version < (2, 1):
+        pytest.skip("Apache Kafka 4 does not support clients before 2.1")
+    for codec in (None, "gzip", "lz4" if version >= (0, 10) else "snappy"):
         records = [{"key": b"k%d" % n, "value": b"old %d" % n} for n in range(10)]
-        produce(target, created, records, api_version=era, acks=1, compression_type=codec, enable_idempotence=False)
-    produce(target, created, [{"key": b"new", "value": b"today", "headers": [("h", b"1")]}], compression_type="gzip")
+        produce(
+            target,
+            created_topic,
+            records,
+            api_version=version,
+            acks=1,
+            compression_type=codec,
+            enable_idempotence=False,
+        )
+    produce(
+        target, created_topic, [{"key": b"new", "value": b"today", "headers": [("h", b"1")]}], compression_type="gzip"
+    )
 
     expected = [(n, b"k%d" % (n % 10), b"old %d" % (n % 10)) for n in range(30)] + [(30, b"new", b"today")]
-    today = read(target, created, "beginning", 31)
-    assert [(r.offset, r.key, r.value) for r in today] == expected
-    then = read(target, created, "beginning", 31, api_version=era)
-    assert [(r.offset, r.key, r.value) for r in then] == expected
-    assert [r.value for r in read(target, created, 25, 6, api_version=era)] == [value for _, _, value in expected[25:]]
+    current_records = read(target, created_topic, "beginning", 31)
+    assert [(r.offset, r.key, r.value) for r in current_records] == expected
+    old_records = read(target, created_topic, "beginning", 31, api_version=version)
+    assert [(r.offset, r.key, r.value) for r in old_records] == expected
+    assert [r.value for r in read(target, created_topic, 25, 6, api_version=version)] == [
+        value for _, _, value in expected[25:]
+    ]

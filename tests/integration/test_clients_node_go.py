@@ -1,4 +1,5 @@
-"""kafkajs and franz-go against a broker, each as one small program that reports in JSON."""
+"""kafkajs and franz-go work with the broker. A small program for each client prints its results as
+JSON."""
 
 from __future__ import annotations
 
@@ -23,32 +24,32 @@ SUPPORT = ROOT / "tests" / "support"
 CACHE = ROOT / ".cache"
 
 
-def report(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """The last line that the program printed, which has to be JSON."""
-    done = subprocess.run(
+def run_probe(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run the program and return the last line of its output, which is a JSON object."""
+    result = subprocess.run(
         argv, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    assert result.returncode == 0, result.stdout + result.stderr
+    results: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return results
 
 
-def test_kafkajs_creates_sends_and_asks(need: Callable[..., str], target: Target, topic: str) -> None:
+def test_kafkajs_creates_a_topic_produces_and_describes(need: Callable[..., str], target: Target, topic: str) -> None:
     node, npm = need("node", "nodejs"), need("npm", "npm")
     folder = CACHE / "node"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "probe.js"):
         shutil.copy(SUPPORT / "node" / name, folder / name)
     if not (folder / "node_modules" / "kafkajs").exists():
-        installed = subprocess.run(
+        install = subprocess.run(
             [npm, "install", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, check=False
         )
-        if installed.returncode != 0:
-            skip_loudly(f"npm cannot install kafkajs: {installed.stderr[-300:]}")
-    answer = report(
+        if install.returncode != 0:
+            skip_loudly(f"npm cannot install kafkajs: {install.stderr[-300:]}")
+    results = run_probe(
         [node, "probe.js", target.bootstrap_servers, topic], cwd=folder, env={"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
     )
-    assert answer == {
+    assert results == {
         "created": True,
         "baseOffset": "0",
         "high": "18",
@@ -68,17 +69,19 @@ def test_kafkajs_creates_sends_and_asks(need: Callable[..., str], target: Target
     assert [value for _, _, value, _ in records[topic, 1]] == [b"once"]
 
 
-def test_franz_go_creates_sends_reads_and_asks(need: Callable[..., str], target: Target, topic: str) -> None:
+def test_franz_go_creates_a_topic_produces_consumes_and_describes(
+    need: Callable[..., str], target: Target, topic: str
+) -> None:
     go = need("go", "golang-go")
     program = CACHE / "go" / "probe"
     program.parent.mkdir(parents=True, exist_ok=True)
-    built = subprocess.run(
+    build = subprocess.run(
         [go, "build", "-o", str(program), "."], cwd=SUPPORT / "go", capture_output=True, text=True, check=False
     )
-    if built.returncode != 0:
-        skip_loudly(f"franz-go cannot be built: {built.stderr[-500:]}")
-    answer = report([str(program), target.bootstrap_servers, topic], cwd=program.parent)
-    assert answer == {
+    if build.returncode != 0:
+        skip_loudly(f"franz-go cannot be built: {build.stderr[-500:]}")
+    results = run_probe([str(program), target.bootstrap_servers, topic], cwd=program.parent)
+    assert results == {
         "records": 1100,
         "inOrder": True,
         "middle": "value 500",

@@ -1,4 +1,4 @@
-"""`kavka cluster`: a cluster of real processes, up and down by one command."""
+"""`kavka cluster` starts and stops a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClusterTool:
         return json.loads(self("status", "--json").stdout)  # type: ignore[no-any-return]
 
     def processes(self) -> list[int]:
-        """Every process at work in this folder."""
+        """Return the ids of all processes whose working directory is this folder."""
         processes = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -61,7 +61,7 @@ def ports() -> list[str]:
     return ["--port", str(free_port()), "--zookeeper-port", str(free_port())]
 
 
-def test_a_cluster_is_up_loses_a_broker_gets_it_back_and_goes_down_without_a_trace(tool: ClusterTool) -> None:
+def test_a_cluster_starts_survives_a_killed_broker_and_stops_without_leaving_processes(tool: ClusterTool) -> None:
     up = tool("up", "--brokers", "3", *ports(), "--override", "num.partitions=3")
     assert up.returncode == 0, up.stderr
     servers = up.stdout.splitlines()[-1].partition("--bootstrap-server ")[2]
@@ -73,42 +73,42 @@ def test_a_cluster_is_up_loses_a_broker_gets_it_back_and_goes_down_without_a_tra
     ]  # fmt: skip
     assert sum(m["controller"] for m in members) == 1
     assert all((tool.folder / m["log"]).stat().st_size > 0 for m in members)
-    plain = tool("status")
-    assert plain.returncode == 0
+    status = tool("status")
+    assert status.returncode == 0
     for member in members:
-        assert f"{member['name']} at {member['address']}: running as process {member['pid']}" in plain.stdout
+        assert f"{member['name']} at {member['address']}: running as process {member['pid']}" in status.stdout
 
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic("t", 3, 2)])["t"].result(60)
     producer = Producer({"bootstrap.servers": servers, "acks": "all"})
-    for number in range(30):
-        producer.produce("t", str(number).encode())
+    for n in range(30):
+        producer.produce("t", str(n).encode())
     assert producer.flush(60) == 0
 
     assert tool("kill", "1").returncode == 0
     assert [m["running"] for m in tool.members()] == [True, True, False, True]
     status = tool("status")
     assert status.returncode == 1 and "broker 1 at" in status.stdout and ": stopped" in status.stdout
-    dead = tool("kill", "1")
-    assert (dead.returncode, dead.stderr) == (1, "kavka cluster: broker 1 is not running\n")
-    assert read_all(servers, 30) == {str(number) for number in range(30)}
+    second_kill = tool("kill", "1")
+    assert (second_kill.returncode, second_kill.stderr) == (1, "kavka cluster: broker 1 is not running\n")
+    assert read_all(servers, 30) == {str(n) for n in range(30)}
 
-    back = tool("start", "1")
-    assert back.returncode == 0, back.stderr
+    start = tool("start", "1")
+    assert start.returncode == 0, start.stderr
     assert tool("start", "1").stderr.startswith("kavka cluster: broker 1 is already running")
     assert tool("stop", "0").returncode == 0
     wait_until(
         lambda: {b.id for b in admin.list_topics(timeout=30).brokers.values()} == {1, 2},
         timeout=60,
-        what="broker 0 away",
+        what="broker 0 leaves the cluster",
     )
 
-    again = tool("up")
-    assert again.returncode == 0, again.stderr
+    second_up = tool("up")
+    assert second_up.returncode == 0, second_up.stderr
     assert all(m["running"] for m in tool.members())
     assert {m["name"]: m["address"] for m in tool.members()} == {m["name"]: m["address"] for m in members}
-    smaller = tool("up", "--brokers", "2")
-    assert smaller.returncode == 1 and "brokers cannot be removed" in smaller.stderr
+    smaller_up = tool("up", "--brokers", "2")
+    assert smaller_up.returncode == 1 and "brokers cannot be removed" in smaller_up.stderr
     pids = [m["pid"] for m in tool.members()]
 
     down = tool("down", "--delete-data")
@@ -123,19 +123,19 @@ def read_all(servers: str, count: int) -> set[str]:
     consumer.subscribe(["t"])
     values: set[str] = set()
 
-    def enough() -> bool:
+    def has_enough() -> bool:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
             values.add(message.value().decode())
         return len(values) >= count
 
-    wait_until(enough, timeout=90, what=f"{count} records", interval=0)
+    wait_until(has_enough, timeout=90, what=f"{count} records", interval=0)
     consumer.close()
     return values
 
 
-def test_each_mistake_is_one_line(tool: ClusterTool) -> None:
-    for args, complaint in (
+def test_each_usage_error_is_printed_in_one_line(tool: ClusterTool) -> None:
+    for args, message in (
         (("status",), "there is no cluster in kavka-cluster"),
         (("kill", "0"), "there is no cluster in kavka-cluster"),
         (("up", "--brokers", "0"), "--brokers must be at least 1"),
@@ -144,15 +144,15 @@ def test_each_mistake_is_one_line(tool: ClusterTool) -> None:
         (("fly",), "unknown command 'fly'"),
         ((), "a command is required"),
     ):
-        refused = tool(*args)
-        assert refused.returncode == 1, args
-        assert refused.stderr.count("\n") == 1 and complaint in refused.stderr, refused.stderr
+        result = tool(*args)
+        assert result.returncode == 1, args
+        assert result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
     assert tool.processes() == []
 
 
-def test_a_broker_that_cannot_start_says_why_in_one_line_and_the_rest_can_be_taken_down(tool: ClusterTool) -> None:
-    refused = tool("up", "--brokers", "1", *ports(), "--override", "num.partitions=none")
-    assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1 and "num.partitions" in refused.stderr
+def test_a_failed_broker_start_is_explained_in_one_line_and_the_cluster_can_be_stopped(tool: ClusterTool) -> None:
+    result = tool("up", "--brokers", "1", *ports(), "--override", "num.partitions=none")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1 and "num.partitions" in result.stderr
     assert tool("down").returncode == 0
     assert tool.processes() == []

@@ -1,5 +1,4 @@
-"""Apache's own tools find in our cluster what they find in Apache's: the same words for the same
-commands."""
+"""Apache's tools print the same output for a Kavka cluster as for an Apache cluster."""
 
 from __future__ import annotations
 
@@ -17,10 +16,11 @@ from tests.support.zookeeper import ZooKeeper
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def compared(output: str) -> Any:
-    """Lines, without Java's traces and without what a broker says in its own words. Where they are
-    JSON, in any order: Apache's is that of a hash table. Our brokers serve DescribeTopicPartitions:
-    ELRs are empty, not unknown."""
+def normalize(output: str) -> Any:
+    """Return the lines without Java stack traces and without the text of error messages.
+
+    JSON is sorted because Apache prints it in the order of a hash table. Kavka serves
+    DescribeTopicPartitions, so the tools print an empty ELR instead of `N/A`."""
     lines: list[Any] = []
     for line in output.replace("Elr: N/A", "Elr: ").splitlines():
         if line.startswith(("\tat ", "\tSuppressed: ", "Error while executing topic command")):
@@ -36,20 +36,20 @@ def compared(output: str) -> Any:
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _sorted(each) for name, each in sorted(value.items())}
+        return {name: _sorted(item) for name, item in sorted(value.items())}
     if isinstance(value, list):
-        return sorted((_sorted(each) for each in value), key=repr)
+        return sorted((_sorted(item) for item in value), key=repr)
     return value
 
 
-def test_every_tool_says_of_our_cluster_what_it_says_of_apaches(java_parts: None, tmp_path: Path) -> None:
+def test_every_tool_prints_the_same_for_kavka_as_for_apache(java_parts: None, tmp_path: Path) -> None:
     golden = json.loads(cluster_tools.GOLDEN.read_text())
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper, KavkaCluster(tmp_path / "cluster", zookeeper) as cluster:
         outcomes = cluster_tools.session(cluster, tmp_path)
-    assert [each["command"] for each in outcomes] == [each["command"] for each in golden]
-    different = [
-        f"$ {theirs['command']}\nApache:\n{theirs['output']}\nKavka:\n{ours['output']}"
-        for theirs, ours in zip(golden, outcomes, strict=True)
-        if compared(theirs["output"]) != compared(ours["output"])
+    assert [outcome["command"] for outcome in outcomes] == [outcome["command"] for outcome in golden]
+    differences = [
+        f"$ {apache['command']}\nApache:\n{apache['output']}\nKavka:\n{kavka['output']}"
+        for apache, kavka in zip(golden, outcomes, strict=True)
+        if normalize(apache["output"]) != normalize(kavka["output"])
     ]
-    assert not different, "\n".join(different)
+    assert not differences, "\n".join(differences)

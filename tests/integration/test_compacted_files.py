@@ -23,14 +23,14 @@ CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=5000, index_
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with tombstones, an aborted and a committed transaction, an idempotent producer and all
-    codecs, cleaned."""
+    """The folder of a cleaned log with tombstones, an aborted and a committed transaction, an
+    idempotent producer and all codecs."""
     path = tmp_path_factory.mktemp("compacted") / "orders-0"
     log = open_log(path, CONFIG)
     for codec in range(5):
         append(log, [(b"key-%d" % (n % 10), b"codec %d record %d" % (codec, n)) for n in range(50)], codec=codec)
         append(log, [(b"only-%d-%d" % (codec, n), b"x" * 100) for n in range(5)], codec=codec)
-    append(log, [(b"gone", None), (b"stays", b"1")])
+    append(log, [(b"deleted", None), (b"live", b"1")])
     append(log, [(b"key-1", b"aborted")], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     append_marker(log, 5, commit=False)
     append(log, [(b"kept", b"committed")], producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
@@ -49,21 +49,21 @@ def test_the_dump_tool_reads_cleaned_segments(folder: Path, version: str) -> Non
     files = ",".join(str(path) for path in sorted(folder.glob("*.log")))
     result = run_tool(version, "dump-log", "--files", files, "--deep-iteration", "--print-data-log")
     output = result.stdout
-    # Gaps between offsets are what compaction makes.
-    complaints = [word for word in PROBLEMS if word in output + result.stderr]
-    assert complaints in ([], ["Non-consecutive offsets in"])
+    # Compaction leaves gaps between offsets.
+    problems = [problem for problem in PROBLEMS if problem in output + result.stderr]
+    assert problems in ([], ["Non-consecutive offsets in"])
     assert "isvalid: false" not in output and "isvalid: true" in output
     offsets = [int(n) for n in re.findall(r"^\| offset: (\d+)", output, re.M)]
     assert offsets == sorted(set(offsets))
     assert output.count("only-") == 25 and "aborted" not in output
-    assert "key: gone" in output and f"deleteHorizonMs: OptionalLong[{START_MS + 5000}]" in output
-    # The idempotent producer's last batch has lost its record and kept its sequence.
+    assert "key: deleted" in output and f"deleteHorizonMs: OptionalLong[{START_MS + 5000}]" in output
+    # Compaction removed the record of the idempotent producer's last batch but kept its sequence.
     assert re.search(r"count: 0 .*lastSequence: 0 producerId: 7", output)
     assert "endTxnMarker: ABORT" in output and "endTxnMarker: COMMIT" in output
 
 
 @pytest.mark.parametrize("version", [LAST_WITH_ZOOKEEPER, NEWEST])
-def test_the_dump_tool_finds_the_indexes_of_cleaned_segments_sane(folder: Path, version: str) -> None:
+def test_the_indexes_of_cleaned_segments_pass_the_sanity_check_of_the_dump_tool(folder: Path, version: str) -> None:
     indexes = [folder / f"{0:020}.index", folder / f"{0:020}.timeindex"]
     output = dump(version, indexes, "--index-sanity-check")
     assert output.count("passed sanity check") == len(indexes)

@@ -1,9 +1,8 @@
-"""The connectors in a worker that is killed with SIGKILL in the middle of a batch and started
-again.
+"""Connectors of a worker that is killed in the middle of a batch and restarted.
 
-All tests check one run: a worker whose connectors stop at different stages of their second batch
-and are killed there, and a second worker with the same and more configurations that runs until all
-records are processed."""
+All tests check one run. The connectors of a first worker halt at different stages of their second
+batch, where the worker is killed with SIGKILL. A second worker with the same and more
+configurations runs until all records are processed."""
 
 from __future__ import annotations
 
@@ -62,16 +61,16 @@ class Run:
 
 
 def configurations(folder: Path, postgres: Postgres) -> dict[str, dict[str, object]]:
-    """By name: those that are killed."""
+    """Return the configurations of the connectors that are killed, by name."""
     sink = {"topics": "in", "trigger": "available-now", "max.records.per.batch": BATCH, "exactly.once": "true"}
     jdbc = {**sink, "connector.class": JDBC, **postgres.connection, "auto.create": "true"}
-    keyed = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+    upsert = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
     return {
         "file-torn": {**sink, **STRINGS, "connector.class": SINK, "file": folder / "file-torn.txt"},
         "file-whole": {**sink, **STRINGS, "connector.class": SINK, "file": folder / "file-whole.txt"},
         "insert-merged": {**jdbc, "table.name.format": "insert-merged"},
         "insert-committed": {**jdbc, "table.name.format": "insert-committed"},
-        "upsert-committed": {**jdbc, **keyed, "table.name.format": "upsert-committed"},
+        "upsert-committed": {**jdbc, **upsert, "table.name.format": "upsert-committed"},
         "again-committed": {**jdbc, "table.name.format": "again-committed", "exactly.once": "false"},
         "lines-planned": {
             **STRINGS, "connector.class": SOURCE, "file": folder / "in.log", "topic": "lines", "batch.bytes": 300,
@@ -81,14 +80,15 @@ def configurations(folder: Path, postgres: Postgres) -> dict[str, dict[str, obje
 
 
 def more_configurations(folder: Path, postgres: Postgres, service: Service) -> dict[str, dict[str, object]]:
-    """Those that are only in the second run. One of them cannot do its work."""
+    """Return the configurations that only the second worker has. The database of `jdbc-down` does
+    not exist."""
     sink: dict[str, object] = {"topics": "in", "trigger": "available-now"}
-    down = f"jdbc:postgresql://127.0.0.1:{free_port()}/nothing"
+    dead_url = f"jdbc:postgresql://127.0.0.1:{free_port()}/nothing"
     (folder / "csv").mkdir()
     (folder / "csv" / "a.csv").write_text("id,name\n1,one\n2,two\n")
     return {
         "jdbc-down": {
-            **sink, "connector.class": "JdbcSink", "connection.url": down, "max.retries": 1, "retry.backoff.ms": 10,
+            **sink, "connector.class": "JdbcSink", "connection.url": dead_url, "max.retries": 1, "retry.backoff.ms": 10,
         },
         "parquet": {
             **sink, "connector.class": "SparkSink", "spark.format": "parquet", "spark.path": folder / "parquet",
@@ -108,8 +108,8 @@ def more_configurations(folder: Path, postgres: Postgres, service: Service) -> d
             "spark.option.header": "true", "spark.schema": "id INT, name STRING", "key.columns": "id",
             "trigger": "available-now",
         },
-        "made-up": {
-            "connector.class": "Datagen", "kafka.topic": "made-up", "iterations": 30, "random.seed": 7,
+        "generated": {
+            "connector.class": "Datagen", "kafka.topic": "generated", "iterations": 30, "random.seed": 7,
             "schema": "n BIGINT id, color STRING red|green, who STRING 'user_{1..3}', x DOUBLE 0..1",
             "trigger": "available-now",
         },
@@ -125,19 +125,19 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "connect"
 
 
 def example(name: str, **changes: object) -> dict[str, object]:
-    """A configuration of examples/connect with paths and addresses replaced. Every replaced
+    """Return a configuration of examples/connect with replaced paths and addresses. Every replaced
     setting must exist."""
     lines = [line for line in (EXAMPLES / f"{name}.properties").read_text().splitlines() if "=" in line]
     settings: dict[str, object] = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    new = {option.replace("_", "."): value for option, value in changes.items()}
-    assert set(new) <= set(settings)
-    return {**settings, **new, "trigger": "available-now"}
+    replacements = {option.replace("_", "."): value for option, value in changes.items()}
+    assert set(replacements) <= set(settings)
+    return {**settings, **replacements, "trigger": "available-now"}
 
 
-def examples_of_sources(folder: Path, postgres: Postgres) -> dict[str, dict[str, object]]:
+def source_examples(folder: Path, postgres: Postgres) -> dict[str, dict[str, object]]:
     (folder / "logs").mkdir()
     (folder / "logs" / "a.log").write_text("one\ntwo\n")
-    (folder / "logs" / "b.log").write_text("three\nnot yet whole")
+    (folder / "logs" / "b.log").write_text("three\nincomplete line")
     (folder / "logs" / "c.txt").write_text("no log\n")
     postgres.query(
         "CREATE TABLE orders (id serial, country text, amount numeric(8, 2), changed timestamptz DEFAULT now()); "
@@ -159,21 +159,21 @@ def run(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     except (jars.JavaMissing, PostgresMissing) as error:
         skip_loudly(str(error))
     service = Service()
-    # Exactly one record is refused, and the first request fails once.
-    service.judge = lambda body: 422 if '{"id": 13}' in body else (500 if len(service.requests) == 1 else 200)
+    # The service rejects one record, and its first request fails once.
+    service.status_of = lambda body: 422 if '{"id": 13}' in body else (500 if len(service.requests) == 1 else 200)
     try:
         with postgres:
-            yield Run(target, folder, postgres, service, *both_runs(target, folder, postgres, service, driver))
+            yield Run(target, folder, postgres, service, *run_workers(target, folder, postgres, service, driver))
     finally:
         service.close()
 
 
-def both_runs(target: Target, folder: Path, postgres: Postgres, service: Service, driver: str) -> tuple[int, str]:
+def run_workers(target: Target, folder: Path, postgres: Postgres, service: Service, driver: str) -> tuple[int, str]:
     postgres.query("CREATE TABLE people (id serial, name text); INSERT INTO people (name) VALUES ('Ada'), ('Max')")
-    topics = ("in", "lines", "dead", "csv", "made-up", "db-people", "logs", "shop-orders")
+    topics = ("in", "lines", "dead", "csv", "generated", "db-people", "logs", "shop-orders")
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, 2 if name in ("in", "lines") else 1) for name in topics])
-    fill_in(target, range(RECORDS))
+    produce_ids(target, range(RECORDS))
     (folder / "in.log").write_text("".join(f"line {number}\n" for number in range(60)))
     worker = write_properties(
         folder / "worker.properties",
@@ -195,34 +195,32 @@ def both_runs(target: Target, folder: Path, postgres: Postgres, service: Service
             "spark.sql.shuffle.partitions": 2,
         },
     )
-    first = configurations(folder, postgres)
-    crash(folder, worker, written(folder, first))
-    fill_in(target, range(RECORDS, RECORDS + 10))
+    first_run = configurations(folder, postgres)
+    crash(folder, worker, write_configurations(folder, first_run))
+    produce_ids(target, range(RECORDS, RECORDS + 10))
     with (folder / "in.log").open("a") as file:
         file.write("".join(f"line {number}\n" for number in range(60, 70)))
     argv = [sys.executable, "-m", "kavka.cli.main", "connect-standalone", str(worker)]
-    second = first | more_configurations(folder, postgres, service) | examples_of_sources(folder, postgres)
-    third = {"orders-to-parquet": example("orders-to-parquet", spark_path=folder / "orders")}
+    second_run = first_run | more_configurations(folder, postgres, service) | source_examples(folder, postgres)
+    third_run = {"orders-to-parquet": example("orders-to-parquet", spark_path=folder / "orders")}
     code, log = 0, ""
-    for run in (second, third):
-        connectors = written(folder, run)
-        done = subprocess.run(
-            [*argv, *connectors], env=environment(folder), capture_output=True, text=True, timeout=600
-        )
-        code, log = code or done.returncode, log + done.stdout + done.stderr
+    for connectors in (second_run, third_run):
+        paths = write_configurations(folder, connectors)
+        result = subprocess.run([*argv, *paths], env=environment(folder), capture_output=True, text=True, timeout=600)
+        code, log = code or result.returncode, log + result.stdout + result.stderr
     return code, log
 
 
-def fill_in(target: Target, numbers: range) -> None:
+def produce_ids(target: Target, numbers: range) -> None:
     for partition in range(2):
-        some = [number for number in numbers if number % 2 == partition]
-        fill(target, "in", [json.dumps({"id": number}) for number in some], partition)
+        ids = [number for number in numbers if number % 2 == partition]
+        fill(target, "in", [json.dumps({"id": number}) for number in ids], partition)
 
 
-def written(folder: Path, configurations: dict[str, dict[str, object]]) -> list[str]:
+def write_configurations(folder: Path, configurations: dict[str, dict[str, object]]) -> list[str]:
     return [
-        str(write_properties(folder / f"{name}.properties", {"name": name, "tasks.max": 1, **entry}))
-        for name, entry in configurations.items()
+        str(write_properties(folder / f"{name}.properties", {"name": name, "tasks.max": 1, **configuration}))
+        for name, configuration in configurations.items()
     ]
 
 
@@ -245,11 +243,11 @@ def crash(folder: Path, worker: Path, connectors: list[str]) -> None:
     )
     try:
 
-        def halted() -> bool:
+        def are_halted() -> bool:
             assert process.running(), process.log_tail()
             return all((folder / f"{name}.halted").exists() for name in HALTING)
 
-        wait_until(halted, timeout=400, what="every connector where it is to be killed", interval=0.2)
+        wait_until(are_halted, timeout=400, what="every connector has halted", interval=0.2)
     except TimeoutError as error:
         missing = [name for name in HALTING if not (folder / f"{name}.halted").exists()]
         raise TimeoutError(f"{error}: {missing}\n{process.log_tail()}") from None
@@ -274,20 +272,20 @@ def test_a_table_has_each_record_once_after_the_worker_was_killed(run: Run, tabl
 def test_without_exactly_once_no_record_is_missing(run: Run) -> None:
     rows = run.rows("again-committed")
     assert sorted(set(rows)) == EXPECTED
-    # The batch that was committed when the worker was killed.
+    # The batch that was committed before the worker was killed is written again.
     assert len(rows) == len(EXPECTED) + BATCH
 
 
-def test_stages_are_dropped_also_those_of_the_killed_worker(run: Run) -> None:
+def test_the_staging_tables_of_all_workers_are_dropped(run: Run) -> None:
     assert run.postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
 
 
-def test_each_line_is_in_its_topic_once_after_the_worker_was_killed(run: Run) -> None:
+def test_a_topic_has_each_line_once_after_the_worker_was_killed(run: Run) -> None:
     records = [record.value.decode() for record in read_all(run.target, "lines")]
     assert sorted(records) == sorted(f"line {number}" for number in range(70)), run.log[-3000:]
 
 
-def test_a_database_that_is_away_fails_its_connector_alone(run: Run) -> None:
+def test_an_unreachable_database_fails_only_its_connector(run: Run) -> None:
     assert run.code == 1
     failures = [line for line in run.log.splitlines() if line.startswith("kavka: connector")]
     assert len(failures) == 1
@@ -323,25 +321,27 @@ def test_the_examples_move_files_to_a_topic_and_a_database_to_parquet(run: Run, 
     assert rows == [(1, "de", 9.5), (2, "fr", 20.0), (3, "de", 0.25)]
 
 
-def test_a_service_gets_all_records_and_what_it_refuses_is_a_dead_letter(run: Run) -> None:
-    arrived: collections.Counter[int] = collections.Counter()
+def test_the_http_sink_sends_all_records_and_rejected_ones_become_dead_letters(run: Run) -> None:
+    received: collections.Counter[int] = collections.Counter()
     for _, path, body, _ in run.service.requests:
         assert path == "/in/in"
-        if run.service.judge and run.service.judge(body) == 200:
-            arrived.update(load["id"] for load in json.loads(body))
-    assert sorted(set(arrived)) == [number for number in EXPECTED if number != 13]
-    (letter,) = read_all(run.target, "dead")
-    headers = {name: value.decode() for name, value in letter.headers}
-    assert json.loads(letter.value) == {"id": 13}
+        if run.service.status_of and run.service.status_of(body) == 200:
+            received.update(record["id"] for record in json.loads(body))
+    assert sorted(set(received)) == [number for number in EXPECTED if number != 13]
+    (dead_letter,) = read_all(run.target, "dead")
+    headers = {name: value.decode() for name, value in dead_letter.headers}
+    assert json.loads(dead_letter.value) == {"id": 13}
     assert headers["__connect.errors.topic"] == "in"
     assert headers["__connect.errors.stage"] == "TASK_PUT"
     assert "422" in headers["__connect.errors.exception.message"]
 
 
-def test_made_up_records_are_the_same_for_the_same_seed(run: Run) -> None:
-    records = sorted((json.loads(record.value) for record in read_all(run.target, "made-up")), key=lambda row: row["n"])
-    assert [entry["n"] for entry in records] == list(range(30))
+def test_generated_records_are_the_same_for_the_same_seed(run: Run) -> None:
+    records = sorted(
+        (json.loads(record.value) for record in read_all(run.target, "generated")), key=lambda row: row["n"]
+    )
+    assert [row["n"] for row in records] == list(range(30))
     assert {row["color"] for row in records} == {"red", "green"}
     assert {row["who"] for row in records} == {"user_1", "user_2", "user_3"}
-    assert all(0 <= entry["x"] < 1 for entry in records)
+    assert all(0 <= row["x"] < 1 for row in records)
     assert records[0] == {"n": 0, "color": "red", "who": "user_2", "x": 0.582912560096664}

@@ -1,4 +1,5 @@
-"""The JDBC connectors on a real PostgreSQL (and on Derby, where MERGE is what there is)."""
+"""The JDBC connectors with a real PostgreSQL server, and with Derby, which has MERGE
+instead of ON CONFLICT."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def sql(spark: Any, postgres: Postgres) -> Any:
-    """Spark with PostgreSQL's driver."""
+    """A Spark session with the JDBC driver of PostgreSQL."""
     try:
         jars.class_path("postgresql-jdbc")
     except jars.JavaMissing as error:
@@ -56,8 +57,8 @@ def table(postgres: Postgres) -> Iterator[str]:
     postgres.query(f'DROP TABLE IF EXISTS "{name}"')
 
 
-def source(sql: Any, postgres: Postgres, table: str, folder: Path, **more: object) -> tuple[Any, Any]:
-    settings = {"table.whitelist": table, **{name.replace("_", "."): value for name, value in more.items()}}
+def source(sql: Any, postgres: Postgres, table: str, folder: Path, **options: object) -> tuple[Any, Any]:
+    settings = {"table.whitelist": table, **{name.replace("_", "."): value for name, value in options.items()}}
     exactly_once = bool(settings.pop("exactly.once", False))
     return context_of(sql, "JdbcSource", {**postgres.connection, **settings}, folder, exactly_once=exactly_once)
 
@@ -66,7 +67,9 @@ def ids(batches: list[list[Any]]) -> list[list[int]]:
     return [sorted(row.value["id"] for row in batch) for batch in batches]
 
 
-def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
+def test_incrementing_mode_reads_rows_with_a_larger_id(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
     postgres.query(f"CREATE TABLE {table} (id serial, name text)")
     postgres.query(f"INSERT INTO {table} (name) VALUES ('a'), ('b'), ('c')")
     options = {"mode": "incrementing", "incrementing_column_name": "id", "topic_prefix": "p-", "batch_max_rows": 2}
@@ -77,14 +80,16 @@ def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: 
     assert rows[0][0].topic == f"p-{table}"
     assert rows[0][0].value["name"] == "a"
     postgres.query(f"INSERT INTO {table} (name) VALUES ('d')")
-    again, context = source(sql, postgres, table, tmp_path, **options)
-    assert ids(batches(again, context, offsets)[0]) == [[4]]
+    restarted, context = source(sql, postgres, table, tmp_path, **options)
+    assert ids(batches(restarted, context, offsets)[0]) == [[4]]
 
 
-@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
-def test_rows_with_a_later_time_are_new(sql: Any, postgres: Postgres, table: str, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("column_type", ["timestamp", "timestamptz"])
+def test_timestamp_mode_reads_rows_with_a_later_time(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path, column_type: str
+) -> None:
     postgres.query(
-        f"CREATE TABLE {table} (id int, at {kind}); "
+        f"CREATE TABLE {table} (id int, at {column_type}); "
         f"INSERT INTO {table} VALUES (1, '2024-07-01 00:00:00.000001'), (2, '2024-07-01 00:00:00.000002'), (3, NULL)"
     )
     connector, context = source(sql, postgres, table, tmp_path, mode="timestamp", timestamp_column_name="at")
@@ -94,16 +99,14 @@ def test_rows_with_a_later_time_are_new(sql: Any, postgres: Postgres, table: str
     assert ids(batches(connector, context, offsets)[0]) == [[1]]
 
 
-def test_rows_of_equal_time_are_ordered_by_their_number(
-    sql: Any, postgres: Postgres, table: str, tmp_path: Path
-) -> None:
+def test_rows_of_equal_time_are_ordered_by_id(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
     postgres.query(
-        f"CREATE TABLE {table} (id int, made timestamp, changed timestamp); INSERT INTO {table} VALUES "
+        f"CREATE TABLE {table} (id int, created timestamp, changed timestamp); INSERT INTO {table} VALUES "
         "(1, '2024-01-01', NULL), (2, '2024-01-01', NULL), (3, '2024-01-01', NULL), (9, '2023-01-01', NULL)"
     )
     connector, context = source(
         sql, postgres, table, tmp_path, mode="timestamp+incrementing", incrementing_column_name="id",
-        timestamp_column_name="changed,made", batch_max_rows=2,
+        timestamp_column_name="changed,created", batch_max_rows=2,
     )  # fmt: skip
     rows, offsets = batches(connector, context, {})
     assert ids(rows) == [[1, 9], [2, 3]]
@@ -111,21 +114,19 @@ def test_rows_of_equal_time_are_ordered_by_their_number(
     assert ids(batches(connector, context, offsets)[0]) == [[1]]
 
 
-def test_a_batch_that_is_read_again_has_the_rows_it_had(
-    sql: Any, postgres: Postgres, table: str, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_read_again_has_the_same_rows(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
     postgres.query(f"CREATE TABLE {table} (id int, at timestamp); INSERT INTO {table} VALUES (1, '2024-01-01')")
     options = {"mode": "timestamp", "timestamp_column_name": "at", "exactly_once": True}
     connector, context = source(sql, postgres, table, tmp_path, **options)
     end = connector.next(context, {})
-    first = connector.read_range(context, {}, end).collect()
+    rows = connector.read_range(context, {}, end).collect()
     postgres.query(f"UPDATE {table} SET at = '2024-02-01'")
-    after_a_crash, context = source(sql, postgres, table, tmp_path, **options)
-    assert after_a_crash.read_range(context, {}, end).collect() == first
-    assert ids(batches(after_a_crash, context, end)[0]) == [[1]]
+    restarted, context = source(sql, postgres, table, tmp_path, **options)
+    assert restarted.read_range(context, {}, end).collect() == rows
+    assert ids(batches(restarted, context, end)[0]) == [[1]]
 
 
-def test_all_rows_are_read_again_and_again_and_numerics_are_mapped(
+def test_bulk_mode_reads_all_rows_in_every_poll_and_maps_numerics(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
     postgres.query(
@@ -135,40 +136,40 @@ def test_all_rows_are_read_again_and_again_and_numerics_are_mapped(
     connector, context = source(
         sql, postgres, table, tmp_path, mode="bulk", poll_interval_ms=1, numeric_mapping="best_fit"
     )
-    first = connector.next(context, {})
-    frame = connector.read_range(context, {}, first)
-    kinds = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType.fields}
-    assert kinds == {"id": "int", "small": "smallint", "big": "bigint", "price": "double"}
-    second = connector.next(context, first)
-    assert second != first
-    assert ids([connector.read_range(context, first, second).collect()]) == [[1]]
+    first_end = connector.next(context, {})
+    frame = connector.read_range(context, {}, first_end)
+    types = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType.fields}
+    assert types == {"id": "int", "small": "smallint", "big": "bigint", "price": "double"}
+    second_end = connector.next(context, first_end)
+    assert second_end != first_end
+    assert ids([connector.read_range(context, first_end, second_end).collect()]) == [[1]]
 
 
 def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
     postgres.query(f"CREATE TABLE {table} (id int, x int); INSERT INTO {table} VALUES (1, 10), (2, 20), (3, 30)")
     settings = {
-        **postgres.connection, "mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "answers",
+        **postgres.connection, "mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "results",
         "query": f"SELECT id, x * 2 AS y FROM {table} WHERE x > 10;",
     }  # fmt: skip
     connector, context = context_of(sql, "JdbcSource", settings, tmp_path)
     rows, offsets = batches(connector, context, {})
     assert [(row.topic, row.value.asDict()) for row in rows[0]] == [
-        ("answers", {"id": 2, "y": 40}), ("answers", {"id": 3, "y": 60}),
+        ("results", {"id": 2, "y": 40}), ("results", {"id": 3, "y": 60}),
     ]  # fmt: skip
     assert offsets == {"query": {"incrementing": 3}}
 
 
-# --- the sink
+# --- sink
 
 
-def sink(sql: Any, postgres: Postgres, folder: Path, **more: object) -> tuple[Any, Any]:
+def sink(sql: Any, postgres: Postgres, folder: Path, **options: object) -> tuple[Any, Any]:
     settings = {**postgres.connection, "topics": "out", "auto.create": "true"}
-    settings |= {name.replace("_", "."): str(value) for name, value in more.items()}
+    settings |= {name.replace("_", "."): str(value) for name, value in options.items()}
     exactly_once = settings.pop("exactly.once", "") == "True"
     return context_of(sql, "JdbcSink", settings, folder, exactly_once=exactly_once)
 
 
-def test_an_upsert_makes_the_table_and_keeps_the_last_of_each_key(
+def test_an_upsert_creates_the_table_and_stores_the_last_row_of_each_key(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
     connector, context = sink(
@@ -177,10 +178,10 @@ def test_an_upsert_makes_the_table_and_keeps_the_last_of_each_key(
     )  # fmt: skip
     connector.write(context, records(sql, [(1, "a"), (2, "b"), (1, "c"), (3, "d")], "id int, name string"), 0)
     assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [("1", "c"), ("2", "b"), ("3", "d")]
-    wider = "id int, name string, more struct<x:int>"
+    evolved_columns = "id int, name string, details struct<x:int>"
     rows = [(2, None, None), (3, None, None), (3, "back", (5,)), (4, "e", None)]
-    connector.write(context, records(sql, rows, wider), 1)
-    connector.write(context, records(sql, rows, wider), 1)
+    connector.write(context, records(sql, rows, evolved_columns), 1)
+    connector.write(context, records(sql, rows, evolved_columns), 1)
     assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [
         ("1", "c", "NULL"), ("3", "back", '{"x":5}'), ("4", "e", "NULL"),
     ]  # fmt: skip
@@ -188,7 +189,7 @@ def test_an_upsert_makes_the_table_and_keeps_the_last_of_each_key(
     assert postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
 
 
-def test_without_deletes_a_key_that_is_there_twice_is_found_out(
+def test_without_deletes_the_last_row_of_a_repeated_key_is_stored(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
     options = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "id", "table_name_format": table}
@@ -199,32 +200,32 @@ def test_without_deletes_a_key_that_is_there_twice_is_found_out(
     assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [("1", "c"), ("2", "b")]
 
 
-def test_a_batch_inserted_twice_is_there_once_where_that_is_asked_for(
+def test_with_exactly_once_a_repeated_batch_is_inserted_once(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
     batch = records(sql, [(1, "a"), (2, "b")], "id int, name string")
     connector, context = sink(sql, postgres, tmp_path, table_name_format=table, exactly_once=True)
     connector.write(context, batch, 7)
-    # Killed: it could not drop its stage.
-    after, context = sink(sql, postgres, tmp_path, table_name_format=table, exactly_once=True)
-    after.write(context, batch, 7)
+    # The first connector does not stop, as if it was killed, so its staging table remains.
+    restarted, context = sink(sql, postgres, tmp_path, table_name_format=table, exactly_once=True)
+    restarted.write(context, batch, 7)
     assert postgres.query(f"SELECT count(*) FROM {table}") == [("2",)]
-    after.write(context, batch, 8)
+    restarted.write(context, batch, 8)
     assert postgres.query(f"SELECT count(*) FROM {table}") == [("4",)]
-    after.stop()
+    restarted.stop()
     postgres.query("DROP TABLE kavka_batches")
     assert postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
 
 
-def test_text_goes_into_columns_of_other_types_and_what_does_not_fit_is_not_tried_again(
+def test_text_is_converted_to_the_column_type_and_invalid_rows_are_not_retried(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
-    postgres.query(f"CREATE TABLE {table} (id int PRIMARY KEY, at timestamptz, about jsonb, who uuid)")
-    columns = "id int, at string, about string, who string"
+    postgres.query(f"CREATE TABLE {table} (id int PRIMARY KEY, at timestamptz, details jsonb, who uuid)")
+    columns = "id int, at string, details string, who string"
     row = (1, "2024-01-01T00:00:00Z", '{"a": 1}', str(uuid.UUID(int=5)))
     connector, context = sink(sql, postgres, tmp_path, table_name_format=table, retry_backoff_ms=100_000)
     connector.write(context, records(sql, [row], columns), 0)
-    assert postgres.query(f"SELECT about->>'a', who FROM {table}") == [("1", str(uuid.UUID(int=5)))]
+    assert postgres.query(f"SELECT details->>'a', who FROM {table}") == [("1", str(uuid.UUID(int=5)))]
     with pytest.raises(ConnectError, match="duplicate key"):
         connector.write(context, records(sql, [(2, *row[1:]), row], columns), 1)
     with pytest.raises(ConnectError, match="invalid input syntax"):
@@ -236,7 +237,7 @@ def test_text_goes_into_columns_of_other_types_and_what_does_not_fit_is_not_trie
     assert postgres.query(f"SELECT count(*) FROM {table}") == [("1",)]
 
 
-def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
+def test_requests_to_an_unreachable_database_are_retried_as_configured(
     sql: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = records(sql, [(1, "a")], "id int, name string")
@@ -246,50 +247,54 @@ def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
         server.stop()
         with pytest.raises(ConnectError, match=r"refused.*\(1 retries\)"):
             connector.write(context, batch, 1)
-        few = {"connection_attempts": 2, "connection_backoff_ms": 10}
-        reader, about = source(sql, server, "out", tmp_path, mode="bulk", **few)
+        retries = {"connection_attempts": 2, "connection_backoff_ms": 10}
+        jdbc_source, source_context = source(sql, server, "out", tmp_path, mode="bulk", **retries)
         with pytest.raises(ConnectError, match=r"refused.*\(2 attempts\)"):
-            reader.next(about, {})
+            jdbc_source.next(source_context, {})
         caplog.clear()
-        patient, context = sink(sql, server, tmp_path, max_retries=10_000, retry_backoff_ms=100)
+        patient_sink, context = sink(sql, server, tmp_path, max_retries=10_000, retry_backoff_ms=100)
 
-        def start_again() -> None:
+        def restart_server() -> None:
             wait_until(lambda: "Retrying batch" in caplog.text, timeout=60, what="a retry")
             server.start()
 
-        # The server ends with the thread that starts it.
+        # The server process is killed when the thread that started it ends.
         with ThreadPoolExecutor(1) as pool:
-            back = pool.submit(start_again)
-            patient.write(context, batch, 1)
-            back.result()
+            restart = pool.submit(restart_server)
+            patient_sink.write(context, batch, 1)
+            restart.result()
             rows = server.query("SELECT count(*) FROM out")
         assert rows == [("2",)]
 
 
-def test_a_sink_whose_database_is_down_fails_alone_and_resumes_after_a_restart(
+def test_only_the_sink_of_a_stopped_database_fails_and_it_resumes_after_a_restart(
     sql: Any, target: Target, topic: str, tmp_path: Path
 ) -> None:
     make_topic(target.bootstrap_servers, topic)
-    out = tmp_path / "out"
-    text = "org.apache.kafka.connect.storage.StringConverter"
-    properties = {"bootstrap.servers": target.bootstrap_servers, "key.converter": text, "value.converter": text}
+    output = tmp_path / "out"
+    string_converter = "org.apache.kafka.connect.storage.StringConverter"
+    properties = {
+        "bootstrap.servers": target.bootstrap_servers,
+        "key.converter": string_converter,
+        "value.converter": string_converter,
+    }
 
     def session() -> Any:
         activate(sql)
         return sql
 
-    # The password is in a separate file, and nowhere else.
+    # Only this file contains the password.
     (tmp_path / "secrets.properties").write_text(f"database={Postgres.password}\n")
     secret = f"${{file:{tmp_path}/secrets.properties:database}}"
     providers = {"config.providers": "file", "config.providers.file.class": "FileConfigProvider"}
     offsets = OffsetStore(FileTable(tmp_path / "offsets"))
-    points = str(tmp_path / "points")
-    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(providers),
+    checkpoints = str(tmp_path / "points")
+    worker = Worker("w:1", properties, session, checkpoints, offsets, providers=Providers.of(providers),
                     declared=Declared(file_connectors=True))  # fmt: skip
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     herder.start()
     with Postgres() as server:
-        rows = {
+        config = {
             "connector.class": "JdbcSink", "topics": topic, "table.name.format": "out", "auto.create": "true",
             "pk.mode": "kafka", "insert.mode": "upsert", "max.retries": "2", "retry.backoff.ms": "10",
             "value.converter": "JsonConverter", "value.converter.schemas.enable": "false",
@@ -297,11 +302,11 @@ def test_a_sink_whose_database_is_down_fails_alone_and_resumes_after_a_restart(
         }  # fmt: skip
 
         def count() -> int:
-            there = server.query("SELECT count(*) FROM pg_tables WHERE tablename = 'out'") == [("1",)]
-            return int(server.query("SELECT count(*) FROM out")[0][0]) if there else 0
+            table_exists = server.query("SELECT count(*) FROM pg_tables WHERE tablename = 'out'") == [("1",)]
+            return int(server.query("SELECT count(*) FROM out")[0][0]) if table_exists else 0
 
         def lines() -> int:
-            return out.read_text().count("\n") if out.exists() else 0
+            return output.read_text().count("\n") if output.exists() else 0
 
         def task(name: str) -> dict[str, Any]:
             return dict(herder.status(name)["tasks"][0])
@@ -310,29 +315,29 @@ def test_a_sink_whose_database_is_down_fails_alone_and_resumes_after_a_restart(
             wait_until(condition, timeout=TIMEOUT_S, what=what, interval=0.2)
 
         try:
-            herder.create("rows", {**rows, **server.connection, "connection.password": secret}, None)
-            herder.create("lines", {"connector.class": "FileStreamSink", "topics": topic, "file": str(out)}, None)
+            herder.create("rows", {**config, **server.connection, "connection.password": secret}, None)
+            herder.create("lines", {"connector.class": "FileStreamSink", "topics": topic, "file": str(output)}, None)
             fill(target.bootstrap_servers, topic, [b'{"id": %d}' % number for number in range(3)])
-            wait(lambda: (count(), lines()) == (3, 3), "both have the first records")
+            wait(lambda: (count(), lines()) == (3, 3), "both sinks have the first records")
             server.stop()
             fill(target.bootstrap_servers, topic, [b'{"id": %d}' % number for number in range(3, 6)])
-            wait(lambda: task("rows")["state"] == "FAILED", "its task has failed")
+            wait(lambda: task("rows")["state"] == "FAILED", "the task of the JDBC sink fails")
             assert "refused" in task("rows")["trace"] and "(2 retries)" in task("rows")["trace"]
             assert herder.status("rows")["connector"]["state"] == "RUNNING"
             assert herder.config("rows")["connection.password"] == secret
-            wait(lambda: lines() == 6, "the other goes on")
+            wait(lambda: lines() == 6, "the file sink continues")
             assert task("lines")["state"] == "RUNNING"
             server.start()
             herder.restart("rows", include_tasks=True, only_failed=True)
-            wait(lambda: count() == 6, "it goes on")
+            wait(lambda: count() == 6, "the JDBC sink continues")
             assert task("rows")["state"] == "RUNNING"
             assert server.query("SELECT id FROM out ORDER BY id") == [(str(number),) for number in range(6)]
         finally:
             herder.close()
 
 
-def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None:
-    # Otherwise it writes a log to where it runs.
+def test_upserts_and_deletes_work_with_merge(spark: Any, tmp_path: Path) -> None:
+    # By default Derby writes its log to the working directory.
     spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     settings = {
         "connection.url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true", "topics": "out", "auto.create": "true",
@@ -342,8 +347,14 @@ def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None
     connector.write(context, records(spark, [(1, "a"), (2, "b"), (1, "c")], "id int, name string"), 0)
     rows = [(2, None, None), (3, "d", 1.5)]
     connector.write(context, records(spark, rows, "id int, name string, x double"), 1)
-    reading = {"connection.url": settings["connection.url"], "mode": "incrementing", "incrementing.column.name": "id"}
-    reader, about = context_of(spark, "JdbcSource", {**reading, "table.whitelist": "out"}, tmp_path)
-    ((*read_rows,),), _ = batches(reader, about, {})
+    source_settings = {
+        "connection.url": settings["connection.url"],
+        "mode": "incrementing",
+        "incrementing.column.name": "id",
+    }
+    jdbc_source, source_context = context_of(
+        spark, "JdbcSource", {**source_settings, "table.whitelist": "out"}, tmp_path
+    )
+    ((*read_rows,),), _ = batches(jdbc_source, source_context, {})
     assert sorted(tuple(row.value) for row in read_rows) == [(1, "c", None), (3, "d", 1.5)]
     connector.stop()

@@ -22,17 +22,15 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def run(script: str, folder: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", "-ec", script], cwd=folder, capture_output=True, text=True, timeout=500, check=False, env=environment
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
-def test_lines_of_a_file_and_a_connector_of_ones_own_with_the_commands_of_the_page(
-    target: Target, tmp_path: Path
-) -> None:
-    """The commands in one process, and with them the connectors of the page's Python."""
+def test_the_documented_commands_run_file_and_custom_connectors(target: Target, tmp_path: Path) -> None:
+    """The commands run in one shell. The custom connectors are the Python code of the page."""
     import os
 
     (script,) = (text for language, text in BLOCKS if language == "sh" and "connect-standalone" in text)
@@ -48,15 +46,15 @@ def test_lines_of_a_file_and_a_connector_of_ones_own_with_the_commands_of_the_pa
     settings |= {"listeners": f"http://127.0.0.1:{free_port()}", "plugin.path": str(tmp_path)}
     settings["bootstrap.servers"] = target.bootstrap_servers
     worker = write_properties(tmp_path / "worker.properties", settings)
-    own = {"name": "shown", "connector.class": "my_connectors.Shown", "topics": "lines", "trigger": "available-now"}
-    write_properties(tmp_path / "shown.properties", own)
+    custom = {"name": "shown", "connector.class": "my_connectors.Shown", "topics": "lines", "trigger": "available-now"}
+    write_properties(tmp_path / "shown.properties", custom)
     script = script.replace("bin/", f"{ROOT}/bin/").replace("config/connect-standalone.properties", str(worker))
     script = script.replace("localhost:9092", target.bootstrap_servers)
     environment = {**os.environ, "SPARK_HOME": str(light_home(tmp_path / "home"))}
-    printed = run(script, tmp_path, environment)
-    records = [line for line in printed.splitlines() if line.startswith('{"schema"')]
+    output = run(script, tmp_path, environment)
+    records = [line for line in output.splitlines() if line.startswith('{"schema"')]
     assert [line.rpartition(":")[2] for line in records] == ['"one"}', '"two"}']
-    files = "--override file.connectors.enable=true"
-    again = f"{ROOT}/bin/connect-standalone.sh {files} {worker} lines.properties shown.properties"
-    printed = run(again, tmp_path, environment)
-    assert [line for line in printed.splitlines() if line.startswith("lines ")] == ["lines one", "lines two"]
+    enable_files = "--override file.connectors.enable=true"
+    command = f"{ROOT}/bin/connect-standalone.sh {enable_files} {worker} lines.properties shown.properties"
+    output = run(command, tmp_path, environment)
+    assert [line for line in output.splitlines() if line.startswith("lines ")] == ["lines one", "lines two"]

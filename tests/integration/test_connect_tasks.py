@@ -29,7 +29,7 @@ from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 
-PATIENCE = 240.0
+TIMEOUT_S = 240.0
 AVRO = {
     "type": "record",
     "name": "Row",
@@ -42,18 +42,18 @@ AVRO = {
 }
 
 
-class Rows(Source):
-    """A stream of files with JSON in them, so that there is an end to it."""
+class JsonFileSource(Source):
+    """A bounded stream: the JSON files of a folder."""
 
     options = (Option("topic"), Option("folder"))
 
     def read(self, context: Context) -> Any:
-        shape = "key string, value struct<id: bigint, name: string>, timestamp timestamp"
-        return context.spark.readStream.schema(shape).json(context["folder"])
+        schema = "key string, value struct<id: bigint, name: string>, timestamp timestamp"
+        return context.spark.readStream.schema(schema).json(context["folder"])
 
 
-class Once(Source):
-    """A batch, whose records say where they go."""
+class BatchSource(Source):
+    """A batch whose records set their topic, partition, headers and timestamp."""
 
     def read(self, context: Context) -> Any:
         return context.spark.sql(
@@ -63,16 +63,16 @@ class Once(Source):
         )
 
 
-class Counting(IncrementalSource):
-    """Numbers up to `until`, three at a time."""
+class CountingSource(IncrementalSource):
+    """The numbers below `until` in batches of three."""
 
     options = (Option("topic"), Option("until"))
     partition_field = "counter"
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        at = start.get("one", {"at": 0})["at"]
-        end = min(at + 3, int(context["until"]))
-        return {"one": {"at": end}} if end > at else None
+        position = start.get("one", {"at": 0})["at"]
+        end = min(position + 3, int(context["until"]))
+        return {"one": {"at": end}} if end > position else None
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> Any:
         first = start.get("one", {"at": 0})["at"]
@@ -107,7 +107,7 @@ def recording_sink() -> Iterator[type[RecordingSink]]:
 
 @pytest.fixture
 def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
-    """Runs a connector until its task ends: everything here is `trigger=available-now`."""
+    """Return a function that runs a connector with `trigger=available-now` until its task ends."""
 
     def session() -> Any:
         activate(spark)
@@ -129,13 +129,13 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         offsets = OffsetStore(FileTable(tmp_path / "offsets"))
         exactly_once = settings.pop("worker_exactly_once", "") == "true"
         declared = Declared(file_connectors=True)
-        points = str(tmp_path / "points")
-        worker = Worker("w:1", properties, session, points, offsets, exactly_once, declared=declared)
+        checkpoints = str(tmp_path / "points")
+        worker = Worker("w:1", properties, session, checkpoints, offsets, exactly_once, declared=declared)
         configuration = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
         configuration |= {key.replace("_", "."): value for key, value in settings.items()}
         task = Task(worker, name, cls, configuration, on_end)
         task.start()
-        assert ended.wait(PATIENCE), f"{name} has not ended"
+        assert ended.wait(TIMEOUT_S), f"{name} did not end"
         return outcomes[0]
 
     return run_connector
@@ -147,7 +147,7 @@ def admin(target: Target) -> Iterator[Admin]:
         yield admin
 
 
-def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_sink(
+def test_a_source_transforms_and_produces_records_and_a_sink_reads_them(
     run: Callable[..., Outcome],
     recording_sink: type[RecordingSink],
     target: Target,
@@ -155,14 +155,14 @@ def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_s
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """Values with schemas in each record, keys made of the value, poison left out."""
+    """Each JSON value includes its schema. Keys are derived from values."""
     folder = tmp_path / "rows"
     folder.mkdir()
     rows = [{"key": f"k{n}", "value": {"id": n, "name": f"n{n}" if n else "7"}, "timestamp": "2024-01-02T03:04:05Z"}
             for n in range(3)]  # fmt: skip
     (folder / "a.json").write_text("\n".join(map(json.dumps, rows)))
     json_converter = {"value_converter": "JsonConverter", "key_converter": "IntegerConverter"}
-    more = {
+    transforms = {
         "transforms": "key,id,cast,at",
         "transforms_key_type": "ValueToKey",
         "transforms_key_fields": "id",
@@ -173,13 +173,13 @@ def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_s
         "transforms_at_type": "InsertField$Value",
         "transforms_at_timestamp_field": "at",
     }
-    made = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
-    outcome = run(Rows, "rows", topic=topic, folder=str(folder), worker_exactly_once="true", **json_converter, **more,
-                  **made)  # fmt: skip
+    topic_creation = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
+    settings = {**json_converter, **transforms, **topic_creation}
+    outcome = run(JsonFileSource, "rows", topic=topic, folder=str(folder), worker_exactly_once="true", **settings)
     assert outcome.kind == "done", outcome.trace
     records = read_all(target, topic)
-    assert sorted(bytes(entry.key) for entry in records) == [n.to_bytes(4, "big") for n in range(3)]
-    first = json.loads(next(entry.value for entry in records if entry.key == bytes(4)))
+    assert sorted(bytes(record.key) for record in records) == [n.to_bytes(4, "big") for n in range(3)]
+    first = json.loads(next(record.value for record in records if record.key == bytes(4)))
     assert first["payload"] == {"id": 0, "name": "7", "at": 1704164645000}
     assert [field["type"] for field in first["schema"]["fields"]] == ["int64", "string", "int64"]
     assert first["schema"]["fields"][2]["name"] == "org.apache.kafka.connect.data.Timestamp"
@@ -195,7 +195,7 @@ def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_s
     assert group[TopicPartition(topic, 0)] is not None
 
 
-def test_a_source_leaves_out_what_fails_or_fails(
+def test_an_invalid_record_fails_a_source_or_is_skipped(
     run: Callable[..., Outcome], target: Target, topic: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "rows"
@@ -203,96 +203,100 @@ def test_a_source_leaves_out_what_fails_or_fails(
     rows = [{"key": "a", "value": {"id": 1, "name": "12"}}, {"key": "b", "value": {"id": 2, "name": "no number"}}]
     (folder / "a.json").write_text("\n".join(map(json.dumps, rows)))
     cast = {"transforms": "c", "transforms_c_type": "Cast$Value", "transforms_c_spec": "name:int32"}
-    made = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
-    common = {"topic": topic, "folder": str(folder), **cast, **made}
-    failed = run(Rows, "strict", **common)
-    assert failed.kind == "failed"
-    assert "TRANSFORMATION" in (failed.trace or "").splitlines()[0]
-    assert "Value (no number) was out of range" in (failed.trace or "").splitlines()[0]
+    topic_creation = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
+    settings = {"topic": topic, "folder": str(folder), **cast, **topic_creation}
+    outcome = run(JsonFileSource, "strict", **settings)
+    assert outcome.kind == "failed"
+    assert "TRANSFORMATION" in (outcome.trace or "").splitlines()[0]
+    assert "Value (no number) was out of range" in (outcome.trace or "").splitlines()[0]
     assert read_all(target, topic) == []
-    assert run(Rows, "tolerant", errors_tolerance="all", errors_log_enable="true", **common).kind == "done"
+    assert run(JsonFileSource, "tolerant", errors_tolerance="all", errors_log_enable="true", **settings).kind == "done"
     assert [bytes(record.value) for record in read_all(target, topic)] == [b"Struct{id=1,name=12}"]
 
 
-def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
+def test_a_source_sets_topic_partition_headers_and_time_of_its_records(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str
 ) -> None:
-    """And its topics are made as their groups say, before the first record comes."""
-    made = {
+    """Before the first record, topics are created with the settings of their topic creation
+    group."""
+    topic_creation = {
         "topic_creation_groups": "odd", "topic_creation_odd_include": f"no,{topic}-1",
         "topic_creation_odd_partitions": "3",
         "topic_creation_default_partitions": "2", "topic_creation_default_replication_factor": "1",
         "topic_creation_odd_max_message_bytes": "54321",
     }  # fmt: skip
-    outcome = run(Once, "once", prefix=topic, value_converter="LongConverter", **made)
+    outcome = run(BatchSource, "once", prefix=topic, value_converter="LongConverter", **topic_creation)
     assert outcome.kind == "done", outcome.trace
-    described = admin.describe_topics([f"{topic}-0", f"{topic}-1"])
-    assert [len(description.partitions) for description in described.values()] == [2, 3]
-    sizes = admin.describe_configs([ConfigResource.topic(f"{topic}-1")])
-    assert next(iter(sizes.values()))["max.message.bytes"].value == "54321"
+    descriptions = admin.describe_topics([f"{topic}-0", f"{topic}-1"])
+    assert [len(description.partitions) for description in descriptions.values()] == [2, 3]
+    configs = admin.describe_configs([ConfigResource.topic(f"{topic}-1")])
+    assert next(iter(configs.values()))["max.message.bytes"].value == "54321"
     (first, second) = sorted(read_all(target, f"{topic}-1"), key=lambda record: record.timestamp)
     assert (bytes(first.key), bytes(first.value), first.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
     assert [(name, bytes(value)) for name, value in second.headers] == [("n", b"3")]
 
 
-def test_an_incremental_source_resumes_and_repeats_a_batch_once(
+def test_an_incremental_source_resumes_without_duplicates(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     settings = {"topic": topic, "worker_exactly_once": "true"}
-    Counting.fail_at = 6
+    CountingSource.fail_at = 6
     try:
-        outcome = run(Counting, "count", until="10", **settings)
+        outcome = run(CountingSource, "count", until="10", **settings)
         assert outcome.kind == "failed"
         assert "no more rows" in (outcome.trace or "")
     finally:
-        Counting.fail_at = None
+        CountingSource.fail_at = None
     store = OffsetStore(FileTable(tmp_path / "offsets"))
     assert store.entries("count") == [({"counter": "one"}, {"at": 6})]
     plan = store.plan("count")
     assert plan is not None and not plan.done and (plan.start, plan.end) == ({"one": {"at": 6}}, {"one": {"at": 9}})
-    assert run(Counting, "count", until="10", **settings).kind == "done"
-    # As if the worker had been killed between the batch and its offsets.
+    assert run(CountingSource, "count", until="10", **settings).kind == "done"
+    # Restore the state of a worker that was killed between a batch and its offsets.
     plan = OffsetStore(FileTable(tmp_path / "offsets")).plan("count")
     assert plan is not None and plan.done
     store = OffsetStore(FileTable(tmp_path / "offsets"))
     store.put("count", "counter", {"one": {"at": 10}}, plan.start)
     store.put_plan("count", plan.number, plan.start, plan.end, done=False)
-    assert run(Counting, "count", until="11", **settings).kind == "done"
-    # The rows of a batch are written by several tasks at once.
+    assert run(CountingSource, "count", until="11", **settings).kind == "done"
+    # Several tasks write the rows of a batch concurrently, so their order is not fixed.
     assert sorted(int(bytes(record.value)) for record in read_all(target, topic)) == list(range(11))
 
 
-def test_lines_of_a_file_are_the_same_whether_tasks_send_them_or_transformations_change_them(
+def test_lines_of_a_file_are_produced_once_with_and_without_transformations(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
-    """Without transformations lines do not go through Spark. Each is there once, also when a batch
-    is written again."""
-    sent, changed = f"{topic}-sent", f"{topic}-changed"
-    admin.create_topics([NewTopic(name, 1) for name in (sent, changed)])
+    """Without transformations, lines bypass Spark. A repeated batch produces no duplicates."""
+    direct, transformed = f"{topic}-sent", f"{topic}-changed"
+    admin.create_topics([NewTopic(name, 1) for name in (direct, transformed)])
     path = tmp_path / "in.log"
     lines = [f"line {number}".encode() for number in range(500)] + ["grün".encode(), b"", b"no UTF-8: \xff", b"end\r"]
-    path.write_bytes(b"\n".join(lines) + b"\nnot yet whole")
+    path.write_bytes(b"\n".join(lines) + b"\nincomplete line")
     expected = sorted([*lines[:-2], "no UTF-8: \ufffd".encode(), b"end"])
-    header = {"transforms": "h", "transforms_h_type": "InsertHeader", "transforms_h_header": "by",
+    insert_header = {"transforms": "h", "transforms_h_type": "InsertHeader", "transforms_h_header": "by",
               "transforms_h_value_literal": "us"}  # fmt: skip
     common = {"file": str(path), "tasks_max": "2", "batch_bytes": "3000", "worker_exactly_once": "true"}
-    for name, more in ((sent, {}), (changed, header)):
-        outcome = run(FileStreamSource, name, topic=name, **common, **more)
+    for name, transforms in ((direct, {}), (transformed, insert_header)):
+        outcome = run(FileStreamSource, name, topic=name, **common, **transforms)
         assert outcome.kind == "done", outcome.trace
-        # As if the worker had been killed between the last batch and its offsets.
+        # Restore the state of a worker that was killed between the last batch and its offsets.
         store = OffsetStore(FileTable(tmp_path / "offsets"))
         plan = store.plan(name)
         assert plan is not None and plan.done and plan.number == 1
         store.put_plan(name, plan.number, plan.start, plan.end, done=False)
-        assert run(FileStreamSource, name, topic=name, **common, **more).kind == "done"
-    records, others = read_all(target, sent), read_all(target, changed)
-    assert sorted(bytes(entry.value) for entry in records) == sorted(bytes(entry.value) for entry in others) == expected
+        assert run(FileStreamSource, name, topic=name, **common, **transforms).kind == "done"
+    records, transformed_records = read_all(target, direct), read_all(target, transformed)
+    assert (
+        sorted(bytes(record.value) for record in records)
+        == sorted(bytes(record.value) for record in transformed_records)
+        == expected
+    )
     assert {(record.key, tuple(record.headers)) for record in records} == {(None, ())}
-    assert {(record.key, tuple(record.headers)) for record in others} == {(None, (("by", b"us"),))}
+    assert {(record.key, tuple(record.headers)) for record in transformed_records} == {(None, (("by", b"us"),))}
 
 
-def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the_cause(
+def test_a_sink_retries_while_the_database_is_unreachable_or_fails_with_the_cause(
     run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
@@ -300,20 +304,20 @@ def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the
         producer.send(topic, value="x")
         producer.send(topic, value=b"no UTF-8: \xff")
     values = ["x", "no UTF-8: \ufffd"]
-    recording_sink.failures = [RetriableError("the database is away")] * 2
+    recording_sink.failures = [RetriableError("the database is unreachable")] * 2
     patient = {"errors_retry_timeout": "600000", "errors_retry_delay_max_ms": "10"}
     assert run(recording_sink, "patient", topics=topic, **patient).kind == "done"
     assert [row.value for row in recording_sink.rows] == values
-    recording_sink.failures = [RetriableError("the database is away")]
+    recording_sink.failures = [RetriableError("the database is unreachable")]
     outcome = run(recording_sink, "impatient", topics=topic)
-    assert (outcome.kind, "the database is away" in (outcome.trace or "")) == ("failed", True)
+    assert (outcome.kind, "the database is unreachable" in (outcome.trace or "")) == ("failed", True)
     # The next start writes the missing records.
     recording_sink.rows.clear()
     assert run(recording_sink, "impatient", topics=topic).kind == "done"
     assert [row.value for row in recording_sink.rows] == values
 
 
-def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
+def test_avro_and_json_without_schemas_become_columns_and_invalid_records_are_skipped(
     run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
     import io
@@ -322,16 +326,16 @@ def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
 
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-json", 1)])
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
-        out = io.BytesIO()
-        schemaless_writer(out, AVRO, {"id": 5, "name": "five", "count": 1, "price": Decimal("1.25")})
-        five, name = b"\0\0\0\0\x07", b"\x02\x0a\x02\x08five"
-        good = name + b"\x02" + b"\x02\x7d"
-        assert out.getvalue() == good
-        # Confluent's bytes are missing; an int of 36 bits; a decimal of 17 digits; data that ends
-        # too early.
-        large_int = name + b"\x80\x80\x80\x80\x80\x01" + b"\x02\x7d"
-        large_decimal = name + b"\x02" + b"\x0e" + b"\x7f" * 7
-        for value in (five + good, good, five + large_int, five + large_decimal, five + name):
+        buffer = io.BytesIO()
+        schemaless_writer(buffer, AVRO, {"id": 5, "name": "five", "count": 1, "price": Decimal("1.25")})
+        prefix, id_and_name = b"\0\0\0\0\x07", b"\x02\x0a\x02\x08five"
+        encoded = id_and_name + b"\x02" + b"\x02\x7d"
+        assert buffer.getvalue() == encoded
+        # Invalid records: no Confluent prefix, an int of 36 bits, a decimal of 17 digits, truncated
+        # data.
+        large_int = id_and_name + b"\x80\x80\x80\x80\x80\x01" + b"\x02\x7d"
+        large_decimal = id_and_name + b"\x02" + b"\x0e" + b"\x7f" * 7
+        for value in (prefix + encoded, encoded, prefix + large_int, prefix + large_decimal, prefix + id_and_name):
             producer.send(topic, value=value)
         for value in ('{"id": 1, "tags": ["a"]}', '{"id": 2.5, "more": {"x": true}}', None):
             producer.send(f"{topic}-json", value=value)
@@ -345,15 +349,16 @@ def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
     plain = {"value_converter": "JsonConverter", "value_converter_schemas_enable": "false"}
     outcome = run(recording_sink, "json", topics=f"{topic}-json", **plain)
     assert outcome.kind == "done", outcome.trace
-    first, second, three = recording_sink.rows
+    first, second, third = recording_sink.rows
     assert (first.value.id, first.value.tags, first.value.more) == (1.0, ["a"], None)
-    assert (second.value.id, second.value.more.x, three.value) == (2.5, True, None)
+    assert (second.value.id, second.value.more.x, third.value) == (2.5, True, None)
 
 
-def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
+def test_only_the_record_fails_whose_json_is_nested_too_deep(
     run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
-    """Some hundreds of levels ended Spark's process, and with it all connectors of the worker."""
+    """JSON with some hundreds of levels would crash the Spark process with all connectors of the
+    worker."""
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-schemas", 1)])
     deepest = MAX_DEPTH - 1
     plain = [
@@ -388,8 +393,8 @@ def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
     assert [row.value for row in recording_sink.rows] == [1, 2]
 
 
-def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those_records_alone(spark: Any) -> None:
-    def shape(scale: int) -> dict[str, Any]:
+def test_only_records_with_invalid_decimals_times_or_schemas_fail(spark: Any) -> None:
+    def schema_with_scale(scale: int) -> dict[str, Any]:
         logical = "org.apache.kafka.connect.data."
         decimal = {"type": "bytes", "name": f"{logical}Decimal", "parameters": {"scale": str(scale)}, "optional": True}
         time = {"type": "int64", "name": f"{logical}Timestamp", "optional": True}
@@ -402,18 +407,18 @@ def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those
     text = {"type": "string", "optional": True}
     largest = (10**38 - 1) // 100
     values = [
-        (shape(2), {"a": "MDk=", "all": ["AQ==", None, "/w=="], "at": 0}),
-        (shape(2), {"a": base64_of(largest), "all": [base64_of(-largest)], "at": None}),
-        (shape(2), {"a": None, "all": None, "at": 1}),
-        (shape(2), {"a": 1.5, "all": [], "at": 1}),
-        (shape(4), {"a": "MDk=", "all": ["MDk="], "at": 1}),
-        (shape(2), {"a": "!!", "all": [], "at": 1}),
-        (shape(2), {"a": base64_of(10**38), "all": [], "at": 1}),
-        (shape(2), {"a": base64_of(-(2**128)), "all": [], "at": 1}),
-        (shape(2), {"a": "", "all": [], "at": 1}),
-        (shape(2), {"a": True, "all": [], "at": 1}),
-        (shape(2), {"a": None, "all": ["MDk=", "MDk"], "at": 1}),
-        (shape(2), {"a": None, "all": [], "at": 2**63 - 1}),
+        (schema_with_scale(2), {"a": "MDk=", "all": ["AQ==", None, "/w=="], "at": 0}),
+        (schema_with_scale(2), {"a": base64_of(largest), "all": [base64_of(-largest)], "at": None}),
+        (schema_with_scale(2), {"a": None, "all": None, "at": 1}),
+        (schema_with_scale(2), {"a": 1.5, "all": [], "at": 1}),
+        (schema_with_scale(4), {"a": "MDk=", "all": ["MDk="], "at": 1}),
+        (schema_with_scale(2), {"a": "!!", "all": [], "at": 1}),
+        (schema_with_scale(2), {"a": base64_of(10**38), "all": [], "at": 1}),
+        (schema_with_scale(2), {"a": base64_of(-(2**128)), "all": [], "at": 1}),
+        (schema_with_scale(2), {"a": "", "all": [], "at": 1}),
+        (schema_with_scale(2), {"a": True, "all": [], "at": 1}),
+        (schema_with_scale(2), {"a": None, "all": ["MDk=", "MDk"], "at": 1}),
+        (schema_with_scale(2), {"a": None, "all": [], "at": 2**63 - 1}),
         (text, "no struct"),
     ]
     rows = [
@@ -428,18 +433,18 @@ def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those
     assert records.type_of("value").simpleString() == "struct<a:decimal(38,4),all:array<decimal(38,4)>,at:timestamp>"
     from pyspark.sql import functions as F
 
-    written = flow.value.encode(F.col("value"), records.type_of("value"), SchemaName())
-    shown = records.frame.select("offset", "value", "_error", written.cast("string").alias("w"))
-    stored_rows = shown.orderBy("offset").collect()
-    assert [row.offset for row in stored_rows if row._error is not None] == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert {row._error.message for row in stored_rows[5:12]} == {"the payload does not match the schema"}
-    assert "incompatible schemas" in stored_rows[12]._error.message
+    encoded = flow.value.encode(F.col("value"), records.type_of("value"), SchemaName())
+    frame = records.frame.select("offset", "value", "_error", encoded.cast("string").alias("w"))
+    decoded_rows = frame.orderBy("offset").collect()
+    assert [row.offset for row in decoded_rows if row._error is not None] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert {row._error.message for row in decoded_rows[5:12]} == {"the payload does not match the schema"}
+    assert "incompatible schemas" in decoded_rows[12]._error.message
     large = Decimal(largest).scaleb(-2, Exact(prec=50))
-    assert [(row.value.a, row.value.all) for row in stored_rows[:5]] == [
+    assert [(row.value.a, row.value.all) for row in decoded_rows[:5]] == [
         (Decimal("123.45"), [Decimal("0.01"), None, Decimal("-0.01")]), (large, [large.copy_negate()]), (None, None),
         (Decimal("1.5"), []), (Decimal("1.2345"), [Decimal("1.2345")]),
     ]  # fmt: skip
-    payloads = [json.loads(row.w)["payload"] for row in stored_rows[:5]]
+    payloads = [json.loads(row.w)["payload"] for row in decoded_rows[:5]]
     numbers = [
         int.from_bytes(base64.b64decode(payload["a"]), "big", signed=True) for payload in payloads if payload["a"]
     ]

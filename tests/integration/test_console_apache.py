@@ -1,4 +1,4 @@
-"""The console at work on Apache Kafka 4.3: it knows a cluster by its protocol alone."""
+"""The console manages an Apache Kafka 4.3 cluster. It uses nothing but the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def kafka(java_parts: None, tmp_path: Path) -> Iterator[ApacheKafka]:
-    # Without this check a transaction can be begun in a partition behind the coordinator's back:
-    # then it hangs.
+    # Without this check a producer can write to a transaction that the coordinator does not have.
+    # Such a transaction hangs.
     settings = {"transaction.partition.verification.enable": "false"}
     with ApacheKafka(tmp_path / "kafka", version="4.3.0", overrides=settings) as kafka:
         yield kafka
@@ -45,23 +45,23 @@ def page(kafka: ApacheKafka, tmp_path: Path) -> Iterator[Page]:
         watch.check()
 
 
-LAST_VERSION_OF_THE_FIRST_PROTOCOL = 11
+LAST_VERSION_WITHOUT_TRANSACTIONS_V2 = 11
 TRANSACTIONAL = 0x10
 
 
-def hang(kafka: ApacheKafka, topic: str, producer_id: int) -> None:
-    """Begin a transaction that no coordinator knows of."""
+def create_hanging_transaction(kafka: ApacheKafka, topic: str, producer_id: int) -> None:
+    """Produce a transactional batch without adding its partition to a transaction."""
     records = wire.batch(
         [b"hangs"], attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=0
     )
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])
     request = ProduceRequest(transactional_id="ghost", acks=-1, timeout_ms=30_000, topic_data=[data])
     with Messages(kafka.address, 60) as messages:
-        answer = messages.call(request, LAST_VERSION_OF_THE_FIRST_PROTOCOL)
-    assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
+        response = messages.call(request, LAST_VERSION_WITHOUT_TRANSACTIONS_V2)
+    assert [p.error_code for t in response.responses for p in t.partition_responses] == [0]
 
 
-def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Page, kafka: ApacheKafka) -> None:
+def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheKafka) -> None:
     servers = kafka.bootstrap_servers
     for name in ("overview", "brokers", "topics", "messages", "groups", "transactions", "pipelines", "alerts"):
         page.goto(f"/c/default/{name}")
@@ -97,9 +97,9 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
             opened(page, "reset")
             send(page.locator("form#plan"), "Preview", "nothing has been changed yet")
             send(page.locator("form#set"), "Set these offsets", "were set")
-            at = admin.list_consumer_group_offsets(protocol)[TopicPartition("orders", 0)]
-            assert at is not None
-            assert at.offset == 0
+            committed = admin.list_consumer_group_offsets(protocol)[TopicPartition("orders", 0)]
+            assert committed is not None
+            assert committed.offset == 0
         page.goto("/c/default/messages?topic=__consumer_offsets&expression=key.data.group == 'classic'")
         expect(page.locator("#rows tr").first).to_contain_text('"group":"classic"')
 
@@ -115,7 +115,7 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
         send(terminate, "Abort", "fenced")
         producer.close(5)
 
-    hang(kafka, "orders", 424242)
+    create_hanging_transaction(kafka, "orders", 424242)
     page.goto("/c/default/transactions?hanging=on&topic=orders")
     row = page.locator("#hanging tr", has_text="424242")
     expect(row).to_contain_text("hangs")

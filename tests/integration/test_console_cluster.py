@@ -1,5 +1,5 @@
-"""The console's pages of the cluster, brokers, topics and alerts in a real browser: three Kavka
-brokers, one of which dies while a page is open; and the same operations on Apache Kafka 4.3."""
+"""The console's pages of the cluster, brokers, topics and alerts in a real browser. The cluster has
+three Kavka brokers. The same operations work with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(autouse=True)
-def all_alive(cluster) -> None:
+def restart_stopped_brokers(cluster) -> None:
     """Start brokers that an earlier test left stopped."""
-    stopped = [number for number in cluster.brokers if number not in cluster.alive()]
+    stopped = [broker_id for broker_id in cluster.brokers if broker_id not in cluster.alive()]
     if stopped:
         cluster.start(*stopped)
 
@@ -84,12 +84,12 @@ def produce(cluster: KavkaCluster, topic: str, count: int, size: int = 100) -> N
 
 
 def check_audit(console: ConsoleProcess, *actions: str) -> None:
-    """Each of the actions has succeeded and is in the audit log."""
+    """Assert that the audit log has a successful entry of each action."""
     lines = console.api("/audit?limit=1000")
     assert {line["action"] for line in lines if line["outcome"] == "done"} >= set(actions)
 
 
-def test_the_overview_moves_while_messages_flow(page, cluster, admin, flow):
+def test_the_overview_is_updated_while_messages_are_produced(page, cluster, admin, flow):
     page.goto("/c/default/overview")
     expect(figure(page, "Brokers up")).to_have_text("3")
     expect(figure(page, "Offline")).to_have_text("0")
@@ -100,22 +100,22 @@ def test_the_overview_moves_while_messages_flow(page, cluster, admin, flow):
     expect(page.locator("#disks tbody tr")).to_have_count(3)
     rates = wait_for_rate(page)
     assert max(value for value in rates if value is not None) > 0
-    assert page.evaluate("window.same"), "the page was never loaded again"
+    assert page.evaluate("window.same"), "the page was reloaded"
 
 
 def wait_for_rate(page: Page) -> list[float | None]:
     rates: list[float | None] = []
 
-    def moved() -> bool:
-        answer = page.evaluate("fetch('/api/clusters/default/rates').then(r => r.json())")
-        rates[:] = answer["lines"]["in"]
+    def has_rate() -> bool:
+        response = page.evaluate("fetch('/api/clusters/default/rates').then(r => r.json())")
+        rates[:] = response["lines"]["in"]
         return any(rates)
 
-    wait_until(moved, timeout=PATIENCE_S, what="messages per second", interval=0.5)
+    wait_until(has_rate, timeout=TIMEOUT_S, what="messages per second", interval=0.5)
     return rates
 
 
-def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
+def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin, console):
     page.goto("/c/default/topics")
     create = opened(page, "create")
     create.locator("[name='name']").fill("not a name")
@@ -148,15 +148,15 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
     row.get_by_label("retention.ms").fill("7200000")
     send(row, "Save", "retention.ms is 7200000")
     send(page.locator("tr[data-text='retention.ms']"), "Default", "was reset")
-    stale = page.locator("tr[data-text='max.message.bytes']")
+    stale_row = page.locator("tr[data-text='max.message.bytes']")
     admin.incremental_alter_configs({ConfigResource.topic("orders"): {"max.message.bytes": "2000"}})
-    stale.get_by_label("max.message.bytes").fill("3000")
-    refused(stale, "Save", "has changed since the page was loaded")
+    stale_row.get_by_label("max.message.bytes").fill("3000")
+    refused(stale_row, "Save", "has changed since the page was loaded")
 
     page.get_by_role("link", name="Actions", exact=True).click()
-    more = page.locator("#partitions")
-    more.get_by_label("How many in all").fill("5")
-    send(more, "Add partitions", "orders has 5 partitions")
+    add_partitions = page.locator("#partitions")
+    add_partitions.get_by_label("How many in all").fill("5")
+    send(add_partitions, "Add partitions", "orders has 5 partitions")
     expect(page.locator("#partitions tbody tr")).to_have_count(5)
     page.get_by_role("link", name="Actions", exact=True).click()
     empty = opened(page, "empty")
@@ -169,7 +169,7 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
     page.get_by_role("link", name="Actions", exact=True).click()
     delete = opened(page, "delete")
     admin.delete_topics(["orders"])
-    wait_until(lambda: "orders" not in admin.list_topics(), timeout=PATIENCE_S, what="the topic is gone")
+    wait_until(lambda: "orders" not in admin.list_topics(), timeout=TIMEOUT_S, what="the topic is deleted")
     admin.create_topics([NewTopic("orders", 5, 1)])
     delete.get_by_label("to confirm").fill("orders")
     refused(delete, "Delete the topic", "has changed since the page was loaded: reload it; nothing was done")
@@ -179,7 +179,7 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
     delete.get_by_label("to confirm").fill("orders")
     send(delete, "Delete the topic", "orders was deleted")
     expect(page).to_have_url(re.compile(r"/topics$"))
-    wait_until(lambda: "orders" not in admin.list_topics(), timeout=PATIENCE_S, what="the topic is deleted")
+    wait_until(lambda: "orders" not in admin.list_topics(), timeout=TIMEOUT_S, what="the topic is deleted")
     check_audit(console, "create_topic", "delete_topic", "empty_topic", "add_partitions", "change_topic_setting")
     assert any("nothing was done" in line["outcome"] for line in console.api("/audit?limit=1000"))
 
@@ -209,7 +209,7 @@ def throttle_of(admin: Admin, broker: int) -> str | None:
     return configs.value if configs else None
 
 
-def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin, console):
+def test_partitions_are_moved_as_planned_and_a_move_can_be_cancelled(page, cluster, admin, console):
     admin.create_topics([NewTopic("heavy", replica_assignments={0: [0, 1], 1: [1, 0]})])
     produce(cluster, "heavy", 3000, 1000)
     page.goto("/c/default/topics/heavy/move")
@@ -230,35 +230,35 @@ def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin,
     send(page.locator("#cancel"), "Cancel the moves", "was cancelled")
     expect(page.locator("#moves")).to_contain_text("No partition of this topic is being moved")
 
-    def unthrottled() -> bool:
+    def is_unthrottled() -> bool:
         topic = ConfigResource.topic("heavy")
         replicas = admin.describe_configs(topic)[topic]["follower.replication.throttled.replicas"].value
         return throttle_of(admin, 2) is None and not replicas
 
-    wait_until(unthrottled, timeout=PATIENCE_S, what="the throttle is gone", interval=0.5)
+    wait_until(is_unthrottled, timeout=TIMEOUT_S, what="the throttle is removed", interval=0.5)
     page.goto("/c/default/topics/heavy/move?brokers=1&brokers=2&replication=2")
     send(page.locator("#run"), "Run the plan", "has started")
 
-    def moved() -> bool:
-        topics = admin.describe_topics(["heavy"])["heavy"]
-        return all({n.id for n in p.replicas} == {n.id for n in p.isr} == {1, 2} for p in topics.partitions)
+    def is_moved() -> bool:
+        description = admin.describe_topics(["heavy"])["heavy"]
+        return all({n.id for n in p.replicas} == {n.id for n in p.isr} == {1, 2} for p in description.partitions)
 
-    wait_until(moved, timeout=PATIENCE_S, what="all is moved", interval=0.2)
+    wait_until(is_moved, timeout=TIMEOUT_S, what="all partitions are moved", interval=0.2)
     expect(page.locator("#moves")).to_contain_text("No partition of this topic is being moved")
-    stale = console.post(of_default("/topics/heavy/moves"), {"plan": {"0": "0,1"}, "seen": "0" * 16})
-    assert stale.status == 409
+    response = console.post(of_default("/topics/heavy/moves"), {"plan": {"0": "0,1"}, "seen": "0" * 16})
+    assert response.status == 409
     check_audit(console, "move_partitions", "cancel_moves")
 
 
-def test_dynamic_settings_of_a_broker(page, admin, console):
+def test_dynamic_broker_settings_are_changed_and_reset(page, admin, console):
     page.goto("/c/default/brokers")
     expect(page.locator("#brokers tbody tr")).to_have_count(3)
     expect(page.locator("#brokers .tag")).to_have_text("controller")
     page.locator("#brokers").get_by_role("link", name="1", exact=True).click()
     expect(page.locator("#dirs tbody tr")).to_have_count(1)
-    fixed = page.locator("tr[data-text='broker.id']")
-    expect(fixed).to_contain_text("cannot change while running")
-    expect(fixed.get_by_role("button")).to_have_count(0)
+    static_row = page.locator("tr[data-text='broker.id']")
+    expect(static_row).to_contain_text("cannot change while running")
+    expect(static_row.get_by_role("button")).to_have_count(0)
     row = page.locator("tr[data-text='log.retention.ms']")
     row.get_by_label("log.retention.ms").fill("x")
     refused(row, "Save", "log.retention.ms")
@@ -272,7 +272,7 @@ def test_dynamic_settings_of_a_broker(page, admin, console):
     check_audit(console, "change_broker_setting")
 
 
-def test_rules_of_alerts(page, console):
+def test_alert_rules_are_added_disabled_and_deleted(page, console):
     page.goto("/c/default/alerts")
     add = opened(page, "add")
     add.locator("[name=kind]").select_option("disk")
@@ -293,14 +293,14 @@ def test_rules_of_alerts(page, console):
     row.get_by_text("Delete", exact=True).first.click()
     row.get_by_label("to confirm").fill("nope")
     refused(row.locator("details"), "Delete", "to confirm; nothing was done")
-    number = row.locator("td").first.inner_text()
-    row.get_by_label("to confirm").fill(number)
+    rule_id = row.locator("td").first.inner_text()
+    row.get_by_label("to confirm").fill(rule_id)
     send(row.locator("details"), "Delete", "the rule was deleted")
     expect(page.locator("#events")).to_contain_text("% full")
     check_audit(console, "add_rule", "switch_rule", "delete_rule")
 
 
-def test_a_broker_dies_while_the_page_is_open(page, cluster, console, admin, flow):
+def test_an_open_page_shows_that_a_broker_was_killed_and_restarted(page, cluster, console, admin, flow):
     page.goto("/c/default/overview")
     expect(figure(page, "Brokers up")).to_have_text("3")
     page.evaluate("window.same = true")
@@ -309,10 +309,12 @@ def test_a_broker_dies_while_the_page_is_open(page, cluster, console, admin, flo
     expect(page.locator("#figures .figure.bad")).to_contain_text(["gone: 2"])
     expect(figure(page, "Under-replicated")).not_to_have_text("0")
     expect(page.locator("#strip")).to_contain_text("broker 2 is not in the cluster")
-    assert page.evaluate("window.same"), "the page was never loaded again"
+    assert page.evaluate("window.same"), "the page was reloaded"
     page.goto("/c/default/brokers/2")
     expect(page.locator("#up")).to_contain_text("Broker 2 is not in the cluster now")
-    assert console.post(of_default("/brokers/2/forget"), {"confirm": "2"}).status == 409, "it still has replicas"
+    assert console.post(of_default("/brokers/2/forget"), {"confirm": "2"}).status == 409, (
+        "a broker with replicas was removed"
+    )
     page.goto("/c/default/topics/flow")
     expect(page.locator("#partitions .bad").first).to_contain_text("missing: 2")
     cluster.start(2)
@@ -324,14 +326,14 @@ def test_a_broker_dies_while_the_page_is_open(page, cluster, console, admin, flo
     send(elect, "Elect preferred leaders", "elected")
     wait_until(
         lambda: all(p.leader == p.replicas[0] for p in admin.describe_topics(["flow"])["flow"].partitions),
-        timeout=PATIENCE_S, what="the preferred replicas lead",
+        timeout=TIMEOUT_S, what="the preferred replicas lead",
     )  # fmt: skip
     page.get_by_role("link", name="Actions", exact=True).click()
     send(page.locator("#elect"), "Elect preferred leaders", "lead already")
     check_audit(console, "elect_preferred")
 
 
-def test_it_fits_a_phone_and_can_be_used_by_keyboard(chromium, console, flow):
+def test_pages_fit_a_phone_and_work_with_the_keyboard(chromium, console, flow):
     with page_of(chromium, console.origin, viewport=PHONE, color_scheme="dark", has_touch=True) as (page, watch):
         for path in ("overview", "topics", "topics/flow", "topics/flow/settings", "brokers", "brokers/1", "alerts"):
             page.goto(f"/c/default/{path}")
@@ -349,7 +351,7 @@ def test_it_fits_a_phone_and_can_be_used_by_keyboard(chromium, console, flow):
         watch.check()
 
 
-def test_it_works_without_script(chromium, console, admin):
+def test_pages_work_without_javascript(chromium, console, admin):
     with page_of(chromium, console.origin, java_script_enabled=False) as (page, _):
         page.goto("/c/default/topics")
         create = opened(page, "create")
@@ -363,22 +365,22 @@ def test_it_works_without_script(chromium, console, admin):
         assert "plain was created" in page.locator("#said").inner_text()
 
 
-def test_the_same_on_apache_kafka(tmp_path):
+def test_topic_and_broker_operations_work_with_apache_kafka(tmp_path):
     with (
         ApacheKafka(tmp_path / "kafka") as kafka,
         ConsoleProcess(tmp_path / "console", kafka.bootstrap_servers) as console,
     ):
 
         def post(path: str, values: dict[str, object]) -> str:
-            answer = console.post(of_default(path), values)
-            assert answer.status == 200, answer.text
-            return str(answer.json()["message"])
+            response = console.post(of_default(path), values)
+            assert response.status == 200, response.text
+            return str(response.json()["message"])
 
         assert post("/topics/create", {"name": "a", "partitions": 2, "configs": {"retention.ms": "60000"}})
         with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
             producer.send("a", b"x" * 1000).get(60)
         wait_until(
-            lambda: console.api("/topics/a")["row"]["messages"] == 1, timeout=PATIENCE_S, what="a message", interval=0.3
+            lambda: console.api("/topics/a")["row"]["messages"] == 1, timeout=TIMEOUT_S, what="a message", interval=0.3
         )
         assert console.api("/topics/a")["row"]["size"] > 1000
         overview = console.api("/overview")
@@ -387,8 +389,8 @@ def test_the_same_on_apache_kafka(tmp_path):
         assert settings["retention.ms"]["value"] == "60000" and settings["retention.ms"]["own"]
         assert all("<" not in entry["help"] for entry in settings.values())
         assert post("/topics/a/settings", {"name": "retention.ms", "reset": True})
-        refused = console.post(of_default("/topics/a/settings"), {"name": "retention.ms", "value": "x"})
-        assert refused.status == 400 and "retention.ms" in refused.error
+        rejected = console.post(of_default("/topics/a/settings"), {"name": "retention.ms", "value": "x"})
+        assert rejected.status == 400 and "retention.ms" in rejected.error
         assert post("/brokers/1/settings", {"name": "log.cleaner.threads", "value": "2"})
         assert post("/topics/a/partitions", {"total": 3}) == "a has 3 partitions"
         assert post("/topics/a/elect", {}) == "The preferred replicas lead already"

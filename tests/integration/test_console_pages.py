@@ -1,5 +1,5 @@
-"""Messages, groups, transactions and pipelines of a cluster of three brokers: every action, clicked
-in a browser."""
+"""Every action on messages, groups, transactions and pipelines of a three-broker cluster, in a real
+browser."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ HOSTILE = [
 ]
 
 
-class Workers(BaseHTTPRequestHandler):
-    """A Connect worker, as far as the console asks it: one sink that runs and one source that
-    failed."""
+class FakeConnectWorker(BaseHTTPRequestHandler):
+    """The part of Connect's REST interface that the console uses: one running sink and one failed
+    source."""
 
     states = {"files": "RUNNING", "broken": "FAILED"}
     requests: list[str] = []
@@ -61,20 +61,20 @@ class Workers(BaseHTTPRequestHandler):
             }
             for name, state in self.states.items()
         }
-        self._answer(200, json.dumps(body).encode())
+        self._respond(200, json.dumps(body).encode())
 
     def do_PUT(self) -> None:
         self.requests.append(f"PUT {self.path}")
-        name, what = self.path.split("/")[2:4]
-        self.states[name] = {"pause": "PAUSED", "resume": "RUNNING"}[what]
-        self._answer(202, b"")
+        name, action = self.path.split("/")[2:4]
+        self.states[name] = {"pause": "PAUSED", "resume": "RUNNING"}[action]
+        self._respond(202, b"")
 
     def do_POST(self) -> None:
         self.requests.append(f"POST {self.path}")
         self.states[self.path.split("/")[2]] = "RUNNING"
-        self._answer(202, b"{}")
+        self._respond(202, b"{}")
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _respond(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -106,22 +106,23 @@ def jobs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def console(
     cluster: KavkaCluster, jobs_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ConsoleProcess]:
-    workers = ThreadingHTTPServer(("127.0.0.1", 0), Workers)
-    threading.Thread(target=workers.serve_forever, daemon=True).start()
+    connect_worker = ThreadingHTTPServer(("127.0.0.1", 0), FakeConnectWorker)
+    threading.Thread(target=connect_worker.serve_forever, daemon=True).start()
     with ConsoleProcess(
         tmp_path_factory.mktemp("console-data"),
         cluster.bootstrap_servers,
         "--connect-url",
-        f"http://127.0.0.1:{workers.server_port}",
+        f"http://127.0.0.1:{connect_worker.server_port}",
         env={**os.environ, "KAVKA_PIPELINE_DIR": str(jobs_folder)},
     ) as console_process:
         yield console_process
-    workers.shutdown()
+    connect_worker.shutdown()
 
 
 @pytest.fixture
 def page(chromium: Browser, console: ConsoleProcess) -> Iterator[Page]:
-    """At the end: no dialog was opened, no script failed, no other host was contacted."""
+    """A browser page. After the test no dialog may have opened, no script may have failed and no
+    other host may have been contacted."""
     with page_of(chromium, console.origin) as (browser_page, watch):
         yield browser_page
         watch.check()
@@ -133,12 +134,12 @@ def admin(cluster: KavkaCluster) -> Iterator[Admin]:
         yield admin
 
 
-def made(admin: Admin, name: str, partitions: int = 3, replicas: int = 3) -> str:
+def create_topic(admin: Admin, name: str, partitions: int = 3, replicas: int = 3) -> str:
     admin.create_topics([NewTopic(name, partitions, replicas)])
     return name
 
 
-def filled(cluster: KavkaCluster, topic: str, count: int, partition: int | None = None) -> None:
+def produce(cluster: KavkaCluster, topic: str, count: int, partition: int | None = None) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
         for number in range(count):
             value = json.dumps({"id": number, "user": {"name": f"user-{number % 10}"}}).encode()
@@ -148,7 +149,7 @@ def filled(cluster: KavkaCluster, topic: str, count: int, partition: int | None 
 
 
 def wait_for_topic(console: ConsoleProcess, name: str) -> None:
-    """The console samples every few seconds."""
+    """Wait for the console to discover the topic. It polls the cluster every few seconds."""
     wait_until(
         lambda: any(row["name"] == name for row in console.api("/topics")), timeout=60, what=f"{name} in the console"
     )
@@ -157,7 +158,7 @@ def wait_for_topic(console: ConsoleProcess, name: str) -> None:
 # --- all pages
 
 
-def test_every_page_is_shown_by_its_link_and_by_keyboard(page: Page) -> None:
+def test_every_page_can_be_opened_with_the_keyboard(page: Page) -> None:
     page.goto("/")
     expect(page).to_have_url(re.compile("/c/default/overview"))
     page.keyboard.press("Tab")
@@ -171,11 +172,11 @@ def test_every_page_is_shown_by_its_link_and_by_keyboard(page: Page) -> None:
         expect(page.locator("h1")).to_be_visible()
 
 
-def test_a_phone_shows_every_page_without_scrolling_sideways_also_in_the_dark(
+def test_every_page_fits_a_phone_and_has_a_dark_mode(
     chromium: Browser, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    topic = made(admin, "narrow-" + "x" * 60)
-    filled(cluster, topic, 10)
+    topic = create_topic(admin, "narrow-" + "x" * 60)
+    produce(cluster, topic, 10)
     wait_for_topic(console, topic)
     with page_of(chromium, console.origin, viewport=PHONE, color_scheme="dark", has_touch=True) as (page, watch):
         paths = [*PAGES, f"topics/{topic}", f"messages?topic={topic}", "brokers/0"]
@@ -184,27 +185,29 @@ def test_a_phone_shows_every_page_without_scrolling_sideways_also_in_the_dark(
             page.wait_for_load_state("load")
             overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert overflow <= 0, f"{path} is {overflow} pixels too wide"
-            back = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-            assert sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200, f"{path} is bright: {back}"
+            background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            assert sum(int(channel) for channel in re.findall(r"\d+", background)[:3]) < 200, (
+                f"{path} is bright: {background}"
+            )
         watch.check()
 
 
 # --- messages
 
 
-def rows_of(page: Page) -> Any:
+def result_rows(page: Page) -> Any:
     return page.locator("#rows tr")
 
 
-def ended(page: Page) -> None:
+def wait_for_end_of_search(page: Page) -> None:
     expect(page.locator("#progress")).to_contain_text(re.compile("That is all|There is more|Nothing was found"))
 
 
 def test_messages_are_found_from_every_start_and_by_every_filter(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    topic = made(admin, "found", 1)
-    filled(cluster, topic, 120)
+    topic = create_topic(admin, "found", 1)
+    produce(cluster, topic, 120)
     wait_for_topic(console, topic)
     page.goto("/c/default/messages")
     form = page.locator("form.search")
@@ -222,13 +225,13 @@ def test_messages_are_found_from_every_start_and_by_every_filter(
         form.get_by_role("button", name="Search").click()
 
     def offsets() -> list[int]:
-        ended(page)
+        wait_for_end_of_search(page)
         return [int(text) for text in page.locator("#rows tr td:nth-child(3)").all_inner_texts()]
 
     search()
     assert offsets() == list(range(119, 69, -1))
     page.get_by_role("button", name="More").click()
-    expect(rows_of(page)).to_have_count(100)
+    expect(result_rows(page)).to_have_count(100)
     assert offsets() == list(range(119, 19, -1))
     page.get_by_role("button", name="More").click()
     expect(page.locator("#progress")).to_contain_text("That is all")
@@ -259,24 +262,24 @@ def test_messages_are_found_from_every_start_and_by_every_filter(
     expect(page.locator("main [role=alert]")).to_contain_text("there is no topic 'nowhere'")
 
 
-def test_hostile_messages_are_shown_as_text_and_nothing_of_them_runs(
+def test_hostile_messages_are_shown_as_text_and_not_executed(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    topic = made(admin, "hostile", 1)
+    topic = create_topic(admin, "hostile", 1)
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for key, value in HOSTILE:
             producer.send(topic, value, key=key, headers=[("<script>alert(5)</script>", SCRIPT), ("none", None)])
         producer.flush()
     wait_for_topic(console, topic)
     page.goto(f"/c/default/messages?topic={topic}&start=oldest")
-    ended(page)
-    expect(rows_of(page)).to_have_count(len(HOSTILE))
+    wait_for_end_of_search(page)
+    expect(result_rows(page)).to_have_count(len(HOSTILE))
     texts = page.locator("#rows tr td:nth-child(5)").all_inner_texts()
     assert texts[0].startswith(SCRIPT.decode())
     assert "07" in texts[3]
     assert len(texts[4]) < 1000
     page.goto(f"/c/default/messages?topic={topic}&start=oldest&value_format=text&key_format=text")
-    ended(page)
+    wait_for_end_of_search(page)
     texts = page.locator("#rows tr td:nth-child(5)").all_inner_texts()
     assert "bell\u2407 escape\u241b[31m null\u2400 turn⟨U+202E⟩ around" in texts[3]
     assert "\ufffd( not UTF-8" in texts[1]
@@ -292,25 +295,25 @@ def test_hostile_messages_are_shown_as_text_and_nothing_of_them_runs(
     expect(page.locator("main")).to_contain_text("no message at offset 99")
 
     page.goto(f"/c/default/messages?topic={topic}&start=oldest")
-    with page.expect_download() as got:
+    with page.expect_download() as download:
         page.locator("#csv").click()
-    lines = Path(got.value.path()).read_text()
-    assert lines.startswith("partition,offset,timestamp,time,key,value,headers\n")
-    assert "\"'=HYPERLINK" in lines
-    assert "'=cmd|" in lines
-    with page.expect_download() as got:
+    csv_text = Path(download.value.path()).read_text()
+    assert csv_text.startswith("partition,offset,timestamp,time,key,value,headers\n")
+    assert "\"'=HYPERLINK" in csv_text
+    assert "'=cmd|" in csv_text
+    with page.expect_download() as download:
         page.locator("#json").click()
-    document = json.loads(Path(got.value.path()).read_text())
-    assert [entry["offset"] for entry in document] == list(range(len(HOSTILE)))
-    assert document[0]["value"] == SCRIPT.decode()
-    assert document[5]["key"] is None
-    assert document[1]["valueBase64"]
+    json_messages = json.loads(Path(download.value.path()).read_text())
+    assert [message["offset"] for message in json_messages] == list(range(len(HOSTILE)))
+    assert json_messages[0]["value"] == SCRIPT.decode()
+    assert json_messages[5]["key"] is None
+    assert json_messages[1]["valueBase64"]
 
 
-def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
+def test_a_message_is_produced_copied_and_shown_by_a_live_tail(
     page: Page, console: ConsoleProcess, admin: Admin
 ) -> None:
-    topic = made(admin, "written", 2)
+    topic = create_topic(admin, "written", 2)
     wait_for_topic(console, topic)
     page.goto(f"/c/default/messages?topic={topic}&start=tail")
     expect(page.locator("#notice")).to_contain_text("waiting")
@@ -326,14 +329,14 @@ def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
     form.locator("[name=partition]").fill("1")
     form.locator("[name=headers]").fill("origin: console")
     send(form, "Produce", "partition 1, offset 0")
-    expect(rows_of(page)).to_have_count(1)
-    expect(rows_of(page)).to_contain_text('{"a": 1}')
+    expect(result_rows(page)).to_have_count(1)
+    expect(result_rows(page)).to_contain_text('{"a": 1}')
     form.locator("[name=topic]").fill("__consumer_offsets")
     refused(form, "Produce", "internal|there is no topic")
     page.get_by_role("button", name="Stop").click()
     wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the tail")
 
-    rows_of(page).get_by_role("link").click()
+    result_rows(page).get_by_role("link").click()
     copy = opened(page, "copy").locator("form")
     copy.locator("[name=to_topic]").fill("no-such-topic")
     refused(copy, "Copy", "there is no topic")
@@ -341,17 +344,17 @@ def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
     copy.locator("[name=to_partition]").fill("0")
     send(copy, "Copy", "partition 0, offset 0")
     messages = console.api(f"/messages?topic={topic}&start=oldest")["messages"]
-    assert sorted((entry["partition"], entry["key"]["text"], entry["value"]["text"]) for entry in messages) == [
+    assert sorted((message["partition"], message["key"]["text"], message["value"]["text"]) for message in messages) == [
         (0, "first", '{"a": 1}'),
         (1, "first", '{"a": 1}'),
     ]
-    assert all(entry["headers"][0]["name"] == "origin" for entry in messages)
+    assert all(message["headers"][0]["name"] == "origin" for message in messages)
 
 
 def test_a_search_shows_results_while_it_runs_and_can_be_stopped(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    topic = made(admin, "long", 1, 1)
+    topic = create_topic(admin, "long", 1, 1)
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send(topic, b'{"needle": 1}')
         for number in range(150_000):
@@ -359,25 +362,25 @@ def test_a_search_shows_results_while_it_runs_and_can_be_stopped(
         producer.flush()
     wait_for_topic(console, topic)
     page.goto(f"/c/default/messages?topic={topic}&start=oldest&path=$.needle == 1")
-    expect(rows_of(page)).to_have_count(1)
+    expect(result_rows(page)).to_have_count(1)
     expect(page.locator("#progress")).to_contain_text("Searching")
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#progress")).to_contain_text("Stopped: 1 shown")
     wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search")
-    # One that is left alone ends with its page.
+    # A running search ends when its page is closed.
     page.goto(f"/c/default/messages?topic={topic}&start=oldest&path=$.needle == 1")
-    expect(rows_of(page)).to_have_count(1)
+    expect(result_rows(page)).to_have_count(1)
     page.goto("/c/default/groups")
     wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search with its page")
 
 
-def test_internal_topics_are_shown_in_their_own_layout(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
-    topic = made(admin, "committed", 1)
-    filled(cluster, topic, 3)
+def test_records_of_internal_topics_are_decoded(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    topic = create_topic(admin, "committed", 1)
+    produce(cluster, topic, 3)
     admin.alter_consumer_group_offsets("layout", {TopicPartition(topic, 0): 2})
     page.goto("/c/default/messages?topic=__consumer_offsets&expression=key.data.group == 'layout'")
-    expect(rows_of(page).first).to_contain_text('"topic":"committed"')
-    expect(rows_of(page).first).to_contain_text('"offset":2')
+    expect(result_rows(page).first).to_contain_text('"topic":"committed"')
+    expect(result_rows(page).first).to_contain_text('"offset":2')
 
 
 # --- groups
@@ -387,26 +390,26 @@ def test_internal_topics_are_shown_in_their_own_layout(page: Page, cluster: Kavk
 def test_a_group_is_shown_with_its_members_and_its_lag(
     protocol: str, page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    topic = made(admin, f"read-{protocol}", 2)
-    filled(cluster, topic, 50)
+    topic = create_topic(admin, f"read-{protocol}", 2)
+    produce(cluster, topic, 50)
     group = f"readers/{protocol}"
     with Consumer(
         bootstrap_servers=cluster.bootstrap_servers, group_id=group, client_id="anna", group_protocol=protocol,
         auto_offset_reset="earliest", enable_auto_commit=False,
     ) as consumer:  # fmt: skip
         consumer.subscribe([topic])
-        read = 0
-        while read < 10:
+        read_count = 0
+        while read_count < 10:
             records = consumer.poll(1.0, max_records=10)
-            read += len(records)
+            read_count += len(records)
         consumer.commit_sync()
         wait_until(
-            lambda: any(row["group"] == group and row["lag"] == 50 - read for row in console.api("/groups")),
+            lambda: any(row["group"] == group and row["lag"] == 50 - read_count for row in console.api("/groups")),
             timeout=60, what="the lag", interval=0.5,
         )  # fmt: skip
         page.goto("/c/default/groups")
         row = page.locator("#groups tr", has_text=group)
-        expect(row).to_contain_text(str(50 - read))
+        expect(row).to_contain_text(str(50 - read_count))
         expect(row).to_contain_text(protocol)
         row.get_by_role("link").click()
         expect(page.locator("#members")).to_contain_text("anna")
@@ -420,18 +423,18 @@ def test_a_group_is_shown_with_its_members_and_its_lag(
         refused(delete, "Delete", "Stable.*no members")
 
 
-def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
-    topic = made(admin, "again", 2)
+def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    topic = create_topic(admin, "again", 2)
     for partition in (0, 1):
-        filled(cluster, topic, 30, partition)
+        produce(cluster, topic, 30, partition)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin.alter_consumer_group_offsets("again", {first: 10, second: 20})
 
-    def preview(way: str, value: str = "", topics: str = "", file: str = "") -> list[str]:
+    def preview(method: str, value: str = "", topics: str = "", file: str = "") -> list[str]:
         page.goto("/c/default/groups/one?group=again")
         opened(page, "reset")
         plan = page.locator("form#plan")
-        plan.locator("[name=way]").select_option(way)
+        plan.locator("[name=way]").select_option(method)
         for name, text in (("value", value), ("topics", topics), ("file", file)):
             plan.locator(f"[name={name}]").fill(text)
         send(plan, "Preview", "nothing has been changed yet")
@@ -439,9 +442,9 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
 
     def committed() -> list[int]:
         offsets = admin.list_consumer_group_offsets("again")
-        return [at.offset for _, at in sorted(offsets.items()) if at is not None]
+        return [entry.offset for _, entry in sorted(offsets.items()) if entry is not None]
 
-    for way, value, topics, file, expected in (
+    for method, value, topics, file, expected in (
         ("to-current", "", "", "", [10, 20]),
         ("shift-by", "-5", "", "", [5, 15]),
         ("to-offset", "7", "again:1", "", [5, 7]),
@@ -451,21 +454,21 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         ("from-file", "", "", "again,0,3\nagain,1,400\n", [3, 30]),
         ("to-earliest", "", "again", "", [0, 0]),
     ):
-        before = committed()
-        shown = preview(way, value, topics, file)
-        assert committed() == before
-        assert [int(text) for text in shown] == ([7] if topics == "again:1" else expected)
-        if way == "from-file":
+        previous_offsets = committed()
+        new_offsets = preview(method, value, topics, file)
+        assert committed() == previous_offsets
+        assert [int(text) for text in new_offsets] == ([7] if topics == "again:1" else expected)
+        if method == "from-file":
             expect(page.locator("#warnings")).to_contain_text("higher than latest")
         send(page.locator("form#set"), "Set these offsets", "offsets of again were set")
-        assert committed() == expected, way
+        assert committed() == expected, method
 
-    # The previewed offsets are outdated.
+    # The committed offsets changed after the preview.
     preview("to-latest")
     admin.alter_consumer_group_offsets("again", {first: 1})
     refused(page.locator("form#set"), "Set these offsets", "changed since")
     assert committed() == [1, 0]
-    for way, value, topics, says in (
+    for method, value, topics, message in (
         ("shift-by", "a few", "", "not a number"),
         ("to-offset", "", "", "requires a value"),
         ("to-datetime", "tomorrow", "", "T"),
@@ -478,10 +481,10 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         page.goto("/c/default/groups/one?group=again")
         opened(page, "reset")
         plan = page.locator("form#plan")
-        plan.locator("[name=way]").select_option(way)
+        plan.locator("[name=way]").select_option(method)
         plan.locator("[name=value]").fill(value)
         plan.locator("[name=topics]").fill(topics)
-        refused(plan, "Preview", says)
+        refused(plan, "Preview", message)
     assert committed() == [1, 0]
 
     page.goto("/c/default/groups/one?group=again")
@@ -508,7 +511,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
 
 
 def test_an_open_transaction_is_shown_and_aborted(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
-    topic = made(admin, "paid", 1)
+    topic = create_topic(admin, "paid", 1)
     producer = Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="payments-1")
     producer.init_transactions()
     producer.begin_transaction()
@@ -533,7 +536,7 @@ def test_an_open_transaction_is_shown_and_aborted(page: Page, cluster: KavkaClus
     expect(page.locator("#progress")).to_contain_text("Nothing was found")
 
 
-def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
+def test_pipelines_are_shown_stopped_paused_and_restarted(
     page: Page, jobs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAVKA_PIPELINE_DIR", str(jobs_folder))
@@ -560,7 +563,7 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
     broken = page.locator("#connectors tr", has_text="broken")
     expect(broken).to_contain_text("ConnectException: <b>no file</b>")
     send(broken, "Restart", "restart")
-    assert Workers.requests == [
+    assert FakeConnectWorker.requests == [
         "PUT /connectors/files/pause",
         "PUT /connectors/files/resume",
         "POST /connectors/broken/restart?includeTasks=true&onlyFailed=false",
@@ -573,10 +576,10 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
 def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
-    placed = {"alone": {0: [2]}, "half": {0: [0], 1: [2]}}
-    admin.create_topics([NewTopic(name, replica_assignments=where) for name, where in placed.items()])
+    assignments = {"alone": {0: [2]}, "half": {0: [0], 1: [2]}}
+    admin.create_topics([NewTopic(name, replica_assignments=assignment) for name, assignment in assignments.items()])
     for topic in ("alone", "half"):
-        filled(cluster, topic, 6)
+        produce(cluster, topic, 6)
     wait_for_topic(console, "half")
     page.goto("/c/default/messages?topic=alone&start=tail")
     expect(page.locator("#notice")).to_contain_text("waiting")
@@ -589,11 +592,11 @@ def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
         page.goto("/c/default/messages?topic=alone")
         expect(page.locator("#failed")).to_contain_text("none of the partitions has a leader")
         form = opened(page, "produce").locator("form")
-        form.locator("[name=value]").fill("nobody takes this")
+        form.locator("[name=value]").fill("not accepted")
         refused(form, "Produce", r"\w\w")
         page.goto("/c/default/messages?topic=half&start=oldest")
         expect(page.locator("#notice")).to_contain_text("not read, because there is no leader: partition 1")
-        ended(page)
+        wait_for_end_of_search(page)
         assert set(page.locator("#rows tr td:nth-child(2)").all_inner_texts()) <= {"0"}
         for name in ("groups", "transactions", "pipelines"):
             page.goto(f"/c/default/{name}")
@@ -603,7 +606,7 @@ def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
         cluster.start(2)
     wait_until(
         lambda: not any(row["offline"] for row in console.api("/topics")),
-        timeout=90, what="every topic to have leaders again", interval=0.5,
+        timeout=90, what="a leader of every partition", interval=0.5,
     )  # fmt: skip
     page.goto("/c/default/messages?topic=alone&start=oldest")
-    expect(rows_of(page)).to_have_count(6)
+    expect(result_rows(page)).to_have_count(6)

@@ -1,5 +1,5 @@
-"""Groups of the new protocol in `__consumer_offsets`: Kafka's dump tool and a broker that was
-killed read them."""
+"""Groups of the consumer protocol (KIP-848) in `__consumer_offsets`: Kafka's dump tool and a
+restarted broker read them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SETTINGS = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KavkaProcess]:
-    with KavkaProcess(tmp_path / "broker", overrides=SETTINGS) as started:
-        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})
+    with KavkaProcess(tmp_path / "broker", overrides=SETTINGS) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
-        yield started
+        yield broker
 
 
 def produce(broker: KavkaProcess, count: int) -> None:
@@ -62,41 +62,41 @@ def committed(broker: KavkaProcess) -> list[int]:
 @pytest.mark.java
 @pytest.mark.usefixtures("java_parts")
 @pytest.mark.parametrize("version", ["4.3.0", "3.9.1"])
-def test_the_dump_tool_with_its_offsets_decoder_reads_our_groups(
+def test_the_offsets_decoder_of_the_dump_tool_reads_the_groups(
     version: str, broker: KavkaProcess, tmp_path: Path
 ) -> None:
     members = [join(broker, tmp_path, instance_id="one"), join(broker, tmp_path)]
-    classic = join(broker, tmp_path, "classic", assignors=COOPERATIVE)
-    pattern = Member("confluent", tmp_path, broker.bootstrap_servers, GROUP, "^ord.*", protocol="consumer")
+    classic_member = join(broker, tmp_path, "classic", assignors=COOPERATIVE)
+    pattern_member = Member("confluent", tmp_path, broker.bootstrap_servers, GROUP, "^ord.*", protocol="consumer")
     try:
-        wait_for_split([*members, classic, pattern], PARTITIONS, timeout=60)
+        wait_for_split([*members, classic_member, pattern_member], PARTITIONS, timeout=60)
         members[1].leave()
         time.sleep(1)
         broker.stop()
     finally:
-        for member in (*members, classic, pattern):
+        for member in (*members, classic_member, pattern_member):
             member.process.kill()
     files = [path for path in sorted(broker.log_dirs[0].glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     output = run_tool(version, "dump-log", "--offsets-decoder", "--files", ",".join(map(str, files))).stdout
-    groups: dict[str, list[Any]] = {}
+    records_by_type: dict[str, list[Any]] = {}
     for key, value in re.findall(r"key: (\{.*?\}) payload: (.*)$", output, re.MULTILINE):
-        group_key = json.loads(key)
-        kind = str(group_key.get("type", group_key.get("version")))
-        groups.setdefault(kind, []).append(
-            (group_key["data"], None if value in ("<DELETE>", "null") else json.loads(value))
+        decoded_key = json.loads(key)
+        record_type = str(decoded_key.get("type", decoded_key.get("version")))
+        records_by_type.setdefault(record_type, []).append(
+            (decoded_key["data"], None if value in ("<DELETE>", "null") else json.loads(value))
         )
-    assert {"3", "5", "6", "7", "8"} <= set(groups), output[:2000]
-    epochs = [value["data"]["epoch"] for _, value in groups["3"] if value is not None]
+    assert {"3", "5", "6", "7", "8"} <= set(records_by_type), output[:2000]
+    epochs = [value["data"]["epoch"] for _, value in records_by_type["3"] if value is not None]
     assert epochs == sorted(epochs) and len(epochs) >= 4
-    said = [value["data"] for _, value in groups["5"] if value is not None]
-    assert {member["instanceId"] for member in said} == {"one", None}
-    assert any(entry["subscribedTopicNames"] == [TOPIC] for entry in said)
-    assert any(value is None for _, value in groups["8"]), "the member that left"
+    member_records = [value["data"] for _, value in records_by_type["5"] if value is not None]
+    assert {record["instanceId"] for record in member_records} == {"one", None}
+    assert any(record["subscribedTopicNames"] == [TOPIC] for record in member_records)
+    assert any(value is None for _, value in records_by_type["8"]), "no tombstone of the member that left"
     if version == "4.3.0":
-        # 3.9 does not know of patterns that the broker resolves.
-        (key, value) = groups["16"][0]
+        # Kafka 3.9 has no patterns that the broker resolves.
+        (key, value) = records_by_type["16"][0]
         assert ("^ord.*" in key["regularExpression"], value["data"]["topics"]) == (True, [TOPIC])
-        assert any(entry.get("classicMemberMetadata") for entry in said)
+        assert any(record.get("classicMemberMetadata") for record in member_records)
     assert "rror" not in output
 
 
@@ -108,19 +108,21 @@ def test_members_keep_their_partitions_after_the_broker_was_killed(broker: Kavka
         wait_for_split(members, PARTITIONS)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
         time.sleep(1)
-        before = [member.read_events().partitions for member in members]
+        assignments = [member.read_events().partitions for member in members]
         broker.kill()
         broker.start()
         produce(broker, 60)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 20), timeout=90)
-        assert [member.read_events().partitions for member in members] == before
-        wait_until(lambda: committed(broker) == [20] * PARTITIONS, timeout=30, what="all committed", interval=0.3)
+        assert [member.read_events().partitions for member in members] == assignments
+        wait_until(
+            lambda: committed(broker) == [20] * PARTITIONS, timeout=30, what="all records committed", interval=0.3
+        )
     finally:
         for member in members:
             member.process.kill()
 
 
-def test_a_broker_that_is_killed_in_the_middle_of_rebalances_loses_no_partition(
+def test_all_partitions_are_assigned_after_the_broker_was_killed_during_rebalances(
     broker: KavkaProcess, tmp_path: Path
 ) -> None:
     members = [join(broker, tmp_path)]

@@ -1,5 +1,5 @@
-"""Real consumers in groups of the new protocol: the broker assigns, and they move partitions one at
-a time."""
+"""Real consumers in groups of the consumer protocol (KIP-848): the broker computes the assignment,
+and members revoke only the partitions that move."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Join = Callable[..., Member]
 
 @pytest.fixture(scope="module")
 def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    started = start_target(target_name, tmp_path_factory.mktemp("groups"), SETTINGS)
+    target = start_target(target_name, tmp_path_factory.mktemp("groups"), SETTINGS)
     try:
-        yield started
-        assert started.process.running(), started.process.log_tail()
+        yield target
+        assert target.process.running(), target.process.log_tail()
     finally:
-        started.close()
+        target.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,27 +56,27 @@ def group(topic: str) -> str:
 
 
 @pytest.fixture
-def topic_of_six(broker: Target, topic: str) -> str:
-    make_topic(broker, topic, PARTITIONS)
+def six_partition_topic(broker: Target, topic: str) -> str:
+    create_topic(broker, topic, PARTITIONS)
     return topic
 
 
-def make_topic(broker: Target, topic: str, partitions: int = 1) -> None:
+def create_topic(broker: Target, topic: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
 
 
 @pytest.fixture
 def join(
-    broker: Target, topic_of_six: str, group: str, tmp_path: Path, request: pytest.FixtureRequest
+    broker: Target, six_partition_topic: str, group: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Join]:
     members: list[Member] = []
 
-    def start(client: str = "confluent", topic: str = topic_of_six, **options: object) -> Member:
+    def start(client: str = "confluent", topic: str = six_partition_topic, **options: object) -> Member:
         if client.startswith("java-"):
             request.getfixturevalue("java_parts")
-        chosen: dict[str, object] = {"protocol": "consumer", **options}
-        member = Member(client, tmp_path, broker.bootstrap_servers, group, topic, **chosen)  # type: ignore[arg-type]
+        settings: dict[str, object] = {"protocol": "consumer", **options}
+        member = Member(client, tmp_path, broker.bootstrap_servers, group, topic, **settings)  # type: ignore[arg-type]
         members.append(member)
         return member
 
@@ -97,8 +97,8 @@ def committed(broker: Target, group: str, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_members_share_the_partitions_and_give_them_back_when_they_leave(
-    client: str, broker: Target, topic_of_six: str, group: str, join: Join
+def test_members_share_the_partitions_and_a_leaving_member_returns_its_partitions(
+    client: str, broker: Target, six_partition_topic: str, group: str, join: Join
 ) -> None:
     first = join(client)
     wait_for_split([first], PARTITIONS)
@@ -106,14 +106,14 @@ def test_members_share_the_partitions_and_give_them_back_when_they_leave(
     wait_for_split([first, second], PARTITIONS)
     assert [len(first.partitions), len(second.partitions)] == [3, 3]
     revoked = {p["partition"] for event in first.named("partitions_revoked") for p in event["partitions"]}
-    assert revoked == second.partitions, "only what moves is given up"
-    produce(broker, topic_of_six, 60)
+    assert revoked == second.partitions, "a partition that did not move was revoked"
+    produce(broker, six_partition_topic, 60)
     wait_for_records([first, second], dict.fromkeys(range(PARTITIONS), 10))
     assert sum(len(offsets) for member in (first, second) for offsets in member.offsets().values()) == 60
     second.leave()
     wait_for_split([first], PARTITIONS, timeout=SESSION_S - 1)
     wait_until(
-        lambda: committed(broker, group, topic_of_six) == [10] * PARTITIONS,
+        lambda: committed(broker, group, six_partition_topic) == [10] * PARTITIONS,
         timeout=20,
         what="all records committed",
         interval=0.2,
@@ -121,13 +121,13 @@ def test_members_share_the_partitions_and_give_them_back_when_they_leave(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_partitions_of_a_member_that_crashed_go_to_the_others_after_its_session(client: str, join: Join) -> None:
+def test_partitions_of_a_crashed_member_are_reassigned_after_its_session_timeout(client: str, join: Join) -> None:
     first, second = join(client), join(client)
     wait_for_split([first, second], PARTITIONS)
     second.crash()
-    crashed = time.monotonic()
+    crash_time = time.monotonic()
     wait_for_split([first], PARTITIONS, timeout=SESSION_S * 4)
-    assert time.monotonic() - crashed > SESSION_S * 0.8, "not before its session is over"
+    assert time.monotonic() - crash_time > SESSION_S * 0.8, "the session timeout had not expired"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -135,19 +135,19 @@ def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     first = join(client, instance_id="one")
     second = join(client, instance_id="two")
     wait_for_split([first, second], PARTITIONS)
-    mine = second.partitions
+    partitions = second.partitions
     time.sleep(1)
     changes = first.changes
     second.leave()
-    again = join(client, instance_id="two")
-    wait_until(lambda: again.read_events().partitions == mine, timeout=30, what="the same partitions again")
+    restarted = join(client, instance_id="two")
+    wait_until(lambda: restarted.read_events().partitions == partitions, timeout=30, what="the same partitions")
     time.sleep(SESSION_S + 1)
-    assert first.changes == changes, "the other member has seen no rebalance"
-    again.leave()
+    assert first.changes == changes, "the other member was rebalanced"
+    restarted.leave()
     wait_for_split([first], PARTITIONS, timeout=SESSION_S * 3)
 
 
-def test_an_instance_id_in_use_is_refused_to_a_second_member(join: Join) -> None:
+def test_a_second_member_with_the_same_instance_id_is_rejected(join: Join) -> None:
     first = join("confluent", instance_id="one")
     wait_for_split([first], PARTITIONS)
     second = join("confluent", instance_id="one")
@@ -156,26 +156,26 @@ def test_an_instance_id_in_use_is_refused_to_a_second_member(join: Join) -> None
     assert len(first.read_events().partitions) == PARTITIONS
 
 
-def test_new_partitions_of_a_topic_are_given_to_the_members(broker: Target, topic_of_six: str, join: Join) -> None:
+def test_new_partitions_of_a_topic_are_assigned(broker: Target, six_partition_topic: str, join: Join) -> None:
     members = [join(), join()]
     wait_for_split(members, PARTITIONS)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic_of_six, PARTITIONS + 4)])[topic_of_six].result(20)
+    admin.create_partitions([NewPartitions(six_partition_topic, PARTITIONS + 4)])[six_partition_topic].result(20)
     wait_for_split(members, PARTITIONS + 4, timeout=30)
     assert [len(member.partitions) for member in members] == [5, 5]
 
 
-def test_many_members_settle_within_seconds(join: Join) -> None:
+def test_a_rebalance_with_many_members_completes(join: Join) -> None:
     members = [join() for _ in range(PARTITIONS)]
     wait_for_split(members, PARTITIONS, timeout=30)
 
 
 @pytest.mark.java
 @pytest.mark.usefixtures("java_parts")
-def test_members_of_both_clients_share_one_group(broker: Target, topic_of_six: str, join: Join) -> None:
+def test_members_with_different_clients_share_one_group(broker: Target, six_partition_topic: str, join: Join) -> None:
     members = [join("confluent"), join("java-4.3.0"), join("confluent")]
     wait_for_split(members, PARTITIONS, timeout=60)
-    produce(broker, topic_of_six, 60)
+    produce(broker, six_partition_topic, 60)
     wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
     for member in members[:-1]:
         member.leave()
@@ -187,12 +187,12 @@ def test_members_of_both_clients_share_one_group(broker: Target, topic_of_six: s
 
 def test_librdkafka_subscribes_to_a_pattern_that_the_broker_resolves(broker: Target, join: Join) -> None:
     prefix = f"p-{uuid.uuid4().hex[:8]}"
-    make_topic(broker, f"{prefix}-a")
+    create_topic(broker, f"{prefix}-a")
     produce(broker, f"{prefix}-a", 5, 1)
     member = join(topic=f"^{prefix}-.*")
-    wait_until(lambda: topics_of(member) == {f"{prefix}-a"}, timeout=30, what="the topic that is there")
-    make_topic(broker, f"{prefix}-b")
-    wait_until(lambda: topics_of(member) == {f"{prefix}-a", f"{prefix}-b"}, timeout=30, what="the topic that came")
+    wait_until(lambda: topics_of(member) == {f"{prefix}-a"}, timeout=30, what="the existing topic")
+    create_topic(broker, f"{prefix}-b")
+    wait_until(lambda: topics_of(member) == {f"{prefix}-a", f"{prefix}-b"}, timeout=30, what="the new topic")
 
 
 def topics_of(member: Member) -> set[str]:
@@ -200,26 +200,28 @@ def topics_of(member: Member) -> set[str]:
 
 
 @pytest.mark.java
-def test_javas_subscription_pattern_follows_the_topics(broker: Target, groups: JavaGroups, group: str) -> None:
+def test_a_java_subscription_pattern_matches_existing_and_new_topics(
+    broker: Target, groups: JavaGroups, group: str
+) -> None:
     prefix = f"p-{uuid.uuid4().hex[:8]}"
     for name in ("a", "b"):
-        make_topic(broker, f"{prefix}-{name}")
+        create_topic(broker, f"{prefix}-{name}")
         produce(broker, f"{prefix}-{name}", 3, 1)
-    make_topic(broker, f"other-{prefix}")
+    create_topic(broker, f"other-{prefix}")
     member = groups.consumer("pattern", group, pattern=f"{prefix}-.*")
     try:
         wait_until(lambda: len(member.poll().values) >= 6, timeout=30, what="all records of both topics")
         assert member.assigned == {f"{prefix}-a-0", f"{prefix}-b-0"}
-        make_topic(broker, f"{prefix}-c", 2)
+        create_topic(broker, f"{prefix}-c", 2)
         produce(broker, f"{prefix}-c", 4, 2)
-        wait_until(lambda: len(member.poll().values) >= 10, timeout=30, what="the records of the topic that came")
+        wait_until(lambda: len(member.poll().values) >= 10, timeout=30, what="the records of the new topic")
         assert len(member.assigned) == 4
     finally:
         member.close()
 
 
 @pytest.mark.java
-def test_java_gets_an_error_for_an_invalid_pattern(groups: JavaGroups, group: str) -> None:
+def test_an_invalid_java_subscription_pattern_is_an_error(groups: JavaGroups, group: str) -> None:
     member = groups.consumer("bad", group, pattern="(")
     try:
         with pytest.raises(JavaError) as raised:
@@ -230,22 +232,26 @@ def test_java_gets_an_error_for_an_invalid_pattern(groups: JavaGroups, group: st
 
 
 def poll_for(member: JavaMember, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         member.poll()
 
 
-# ---- what administrators see
+# ---- administration
 
 
 @pytest.mark.java
-def test_administrators_see_members_epochs_and_assignments(
-    broker: Target, groups: JavaGroups, topic_of_six: str, group: str
+def test_a_group_description_has_members_epochs_and_assignments(
+    broker: Target, groups: JavaGroups, six_partition_topic: str, group: str
 ) -> None:
-    first = groups.consumer("one", group, topic_of_six, client_id="c-one", group_remote_assignor="range")
-    second = groups.consumer("two", group, topic_of_six, client_id="c-two", group_instance_id="i-two")
+    first = groups.consumer("one", group, six_partition_topic, client_id="c-one", group_remote_assignor="range")
+    second = groups.consumer("two", group, six_partition_topic, client_id="c-two", group_instance_id="i-two")
     try:
-        wait_until(lambda: [len(c.poll(50).assigned) for c in (first, second)] == [3, 3], timeout=40, what="a split")
+        wait_until(
+            lambda: [len(c.poll(50).assigned) for c in (first, second)] == [3, 3],
+            timeout=40,
+            what="three partitions for each member",
+        )
         description = groups.describe(group)
         assert (description["type"], description["state"], description["assignor"]) == ("Consumer", "Stable", "range")
         assert description["epoch"] == description["targetEpoch"]

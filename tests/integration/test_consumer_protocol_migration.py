@@ -1,4 +1,5 @@
-"""A group goes from the classic protocol to the new one and back while its members read on."""
+"""A group migrates from the classic protocol to the consumer protocol (KIP-848) and back while its
+members consume."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    started = start_target(target_name, tmp_path_factory.mktemp("groups"), SETTINGS)
+    target = start_target(target_name, tmp_path_factory.mktemp("groups"), SETTINGS)
     try:
-        yield started
-        assert started.process.running(), started.process.log_tail()
+        yield target
+        assert target.process.running(), target.process.log_tail()
     finally:
-        started.close()
+        target.close()
 
 
-class Stream:
-    """Records that keep coming, and how many there were in each partition."""
+class BackgroundProducer:
+    """Produces records until it is stopped and counts them per partition."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
@@ -67,41 +68,43 @@ class Stream:
         return self.sent
 
 
-class Setting:
+class Scenario:
+    """A topic, its background producer and the members of one group."""
+
     def __init__(self, broker: Target, topic: str, folder: Path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
         self.group = f"group-of-{topic}"
         self.members: list[Member] = []
-        self.stream = Stream(broker.bootstrap_servers, topic)
+        self.producer = BackgroundProducer(broker.bootstrap_servers, topic)
         self._broker = broker
         self._topic = topic
         self._folder = folder
 
     def join(self, client: str, protocol: str, **options: object) -> Member:
-        chosen: dict[str, object] = {"protocol": protocol, **options}
+        settings: dict[str, object] = {"protocol": protocol, **options}
         member = Member(
             client,
             self._folder,
             self._broker.bootstrap_servers,
             self.group,
             self._topic,
-            **chosen,  # type: ignore[arg-type]
+            **settings,  # type: ignore[arg-type]
         )
         self.members.append(member)
         return member
 
     def close(self) -> None:
-        self.stream.stop()
+        self.producer.stop()
         for member in self.members:
             member.process.kill()
 
 
 @pytest.fixture
-def setting(broker: Target, topic: str, tmp_path: Path) -> Iterator[Setting]:
-    made = Setting(broker, topic, tmp_path)
-    yield made
-    made.close()
+def scenario(broker: Target, topic: str, tmp_path: Path) -> Iterator[Scenario]:
+    scenario = Scenario(broker, topic, tmp_path)
+    yield scenario
+    scenario.close()
 
 
 def group_type(broker: Target, group: str) -> str:
@@ -120,79 +123,84 @@ def group_type(broker: Target, group: str) -> str:
         pytest.param("java-3.9.1", COOPERATIVE, marks=pytest.mark.java),
     ],
 )
-def test_a_group_is_upgraded_member_by_member_and_back_while_records_flow(
-    client: str, assignors: tuple[str, ...], broker: Target, setting: Setting, request: pytest.FixtureRequest
+def test_a_group_is_upgraded_and_downgraded_member_by_member_under_load(
+    client: str, assignors: tuple[str, ...], broker: Target, scenario: Scenario, request: pytest.FixtureRequest
 ) -> None:
     if client == "confluent" and assignors == COOPERATIVE and broker.version != "kavka":
-        pytest.skip("Apache Kafka refuses the data that librdkafka's sticky assignors put into assignments")
+        pytest.skip("Apache Kafka rejects the user data of librdkafka's sticky assignors")
     if client.startswith("java-"):
         request.getfixturevalue("java_parts")
-    newer = "confluent" if client == "java-3.9.1" else client
-    classic = [setting.join(client, "classic", assignors=assignors) for _ in range(2)]
+    new_client = "confluent" if client == "java-3.9.1" else client
+    classic = [scenario.join(client, "classic", assignors=assignors) for _ in range(2)]
     wait_for_split(classic, PARTITIONS)
-    assert group_type(broker, setting.group) == "CLASSIC"
-    # Up: one of each kind meanwhile.
-    new = [setting.join(newer, "consumer")]
-    wait_for_split([*classic, *new], PARTITIONS, timeout=60)
-    assert group_type(broker, setting.group) == "CONSUMER"
+    assert group_type(broker, scenario.group) == "CLASSIC"
+    # Upgrade: the group has members of both protocols.
+    upgraded = [scenario.join(new_client, "consumer")]
+    wait_for_split([*classic, *upgraded], PARTITIONS, timeout=60)
+    assert group_type(broker, scenario.group) == "CONSUMER"
     classic.pop().leave()
-    wait_for_split([*classic, *new], PARTITIONS, timeout=60)
-    new.append(setting.join(newer, "consumer"))
+    wait_for_split([*classic, *upgraded], PARTITIONS, timeout=60)
+    upgraded.append(scenario.join(new_client, "consumer"))
     classic.pop().leave()
-    wait_for_split(new, PARTITIONS, timeout=60)
-    # Down again.
-    classic = [setting.join(client, "classic", assignors=assignors)]
-    wait_for_split([*classic, *new], PARTITIONS, timeout=60)
-    for member in new:
+    wait_for_split(upgraded, PARTITIONS, timeout=60)
+    # Downgrade.
+    classic = [scenario.join(client, "classic", assignors=assignors)]
+    wait_for_split([*classic, *upgraded], PARTITIONS, timeout=60)
+    for member in upgraded:
         member.leave()
     wait_for_split(classic, PARTITIONS, timeout=60)
-    assert group_type(broker, setting.group) == "CLASSIC"
-    sent = setting.stream.stop()
-    wait_for_records(setting.members, sent, timeout=60)
+    assert group_type(broker, scenario.group) == "CLASSIC"
+    sent_counts = scenario.producer.stop()
+    wait_for_records(scenario.members, sent_counts, timeout=60)
 
 
-def test_a_consumer_that_crashes_in_a_mixed_group_is_replaced_by_the_others(setting: Setting) -> None:
-    classic = setting.join("confluent", "classic", assignors=COOPERATIVE)
-    new = setting.join("confluent", "consumer")
-    other = setting.join("confluent", "consumer")
-    wait_for_split([classic, new, other], PARTITIONS, timeout=60)
-    new.crash()
+def test_partitions_of_a_crashed_member_of_a_mixed_group_are_reassigned(scenario: Scenario) -> None:
+    classic = scenario.join("confluent", "classic", assignors=COOPERATIVE)
+    upgraded = scenario.join("confluent", "consumer")
+    other = scenario.join("confluent", "consumer")
+    wait_for_split([classic, upgraded, other], PARTITIONS, timeout=60)
+    upgraded.crash()
     wait_for_split([classic, other], PARTITIONS, timeout=60)
     classic.crash()
     wait_for_split([other], PARTITIONS, timeout=60)
-    wait_for_records(setting.members, setting.stream.stop(), timeout=60)
+    wait_for_records(scenario.members, scenario.producer.stop(), timeout=60)
 
 
 @pytest.mark.java
-def test_an_administrator_sees_which_members_are_upgraded(java_parts: None, broker: Target, setting: Setting) -> None:
-    classic = setting.join("confluent", "classic")
+def test_a_group_description_shows_which_members_are_upgraded(
+    java_parts: None, broker: Target, scenario: Scenario
+) -> None:
+    classic = scenario.join("confluent", "classic")
     wait_for_split([classic], PARTITIONS)
-    new = setting.join("confluent", "consumer")
-    wait_for_split([classic, new], PARTITIONS, timeout=60)
+    upgraded = scenario.join("confluent", "consumer")
+    wait_for_split([classic, upgraded], PARTITIONS, timeout=60)
     with JavaGroups(broker.bootstrap_servers) as groups:
         wait_until(
-            lambda: groups.describe(setting.group)["state"] == "Stable", timeout=30, what="a stable group", interval=0.5
+            lambda: groups.describe(scenario.group)["state"] == "Stable",
+            timeout=30,
+            what="a stable group",
+            interval=0.5,
         )
-        description = groups.describe(setting.group)
+        description = groups.describe(scenario.group)
         assert description["type"] == "Consumer"
         assert sorted(member["upgraded"] for member in description["members"]) == [False, True]
 
 
-def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: Target, setting: Setting) -> None:
+def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: Target, scenario: Scenario) -> None:
     for protocol in ("classic", "consumer", "classic"):
-        member = setting.join("confluent", protocol)
+        member = scenario.join("confluent", protocol)
         wait_for_split([member], PARTITIONS)
-        assert group_type(broker, setting.group) == protocol.upper()
+        assert group_type(broker, scenario.group) == protocol.upper()
         time.sleep(1)
         member.leave()
-    sent = setting.stream.stop()
-    last = setting.join("confluent", "consumer")
-    wait_for_records(setting.members, sent, timeout=60)
-    last.leave()
-    seen = [
+    sent_counts = scenario.producer.stop()
+    last_member = scenario.join("confluent", "consumer")
+    wait_for_records(scenario.members, sent_counts, timeout=60)
+    last_member.leave()
+    consumed = [
         (partition, offset)
-        for member in setting.members
+        for member in scenario.members
         for partition, offsets in member.offsets().items()
         for offset in offsets
     ]
-    assert len(seen) == len(set(seen)), "nothing is read twice"
+    assert len(consumed) == len(set(consumed)), "a record was consumed twice"

@@ -41,41 +41,41 @@ def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.Co
 
 
 @pytest.mark.parametrize("number", range(len(python_blocks())))
-def test_a_python_example_of_the_readme_runs_to_its_end(kavka_broker: Broker, tmp_path: Path, number: int) -> None:
+def test_a_python_example_of_the_readme_runs(kavka_broker: Broker, tmp_path: Path, number: int) -> None:
     program = python_blocks()[number].replace("localhost:9092", kavka_broker.bootstrap_servers)
-    done = run([sys.executable, "-c", program], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    result = run([sys.executable, "-c", program], tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
 
 
 def test_the_server_starts_and_stops_with_the_commands_of_the_readme(tmp_path: Path) -> None:
     (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-server-start" in text)
     start, stop = (line for line in commands.splitlines() if line.startswith("bin/"))
     environment = {"KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "logs")}
-    words = start.replace("/tmp/kavka-logs", str(tmp_path / "data")).split()
-    words += ["--override", f"listeners=PLAINTEXT://localhost:{free_port()}"]
-    started = run([words[0], "-daemon", *words[1:]], ROOT, **environment)
-    assert started.returncode == 0, started.stderr
+    arguments = start.replace("/tmp/kavka-logs", str(tmp_path / "data")).split()
+    arguments += ["--override", f"listeners=PLAINTEXT://localhost:{free_port()}"]
+    start_result = run([arguments[0], "-daemon", *arguments[1:]], ROOT, **environment)
+    assert start_result.returncode == 0, start_result.stderr
     try:
         assert (tmp_path / "data" / "meta.properties").exists()
     finally:
-        stopped = run(stop.split(), ROOT, **environment)
-    assert stopped.returncode == 0, stopped.stderr
+        stop_result = run(stop.split(), ROOT, **environment)
+    assert stop_result.returncode == 0, stop_result.stderr
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_the_tools_of_the_readme_hand_a_record_through(kavka_broker: Broker) -> None:
+def test_the_tools_of_the_readme_produce_and_consume_a_record(kavka_broker: Broker) -> None:
     (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-console-producer" in text)
-    shown = []
+    outputs = []
     for line in commands.splitlines():
-        done = run(["sh", "-c", line.replace("localhost:9092", kavka_broker.bootstrap_servers)], ROOT)
-        assert done.returncode == 0, done.stderr
-        shown.append(done.stdout)
-    assert shown[0] == "Created topic orders.\n"
-    assert shown[2].splitlines()[0] == "a first order"
+        result = run(["sh", "-c", line.replace("localhost:9092", kavka_broker.bootstrap_servers)], ROOT)
+        assert result.returncode == 0, result.stderr
+        outputs.append(result.stdout)
+    assert outputs[0] == "Created topic orders.\n"
+    assert outputs[2].splitlines()[0] == "a first order"
 
 
-def test_every_file_that_the_documents_link_to_is_there() -> None:
+def test_every_linked_file_of_the_documents_exists() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)", document.read_text()):
             if "://" not in link:

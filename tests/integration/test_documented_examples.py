@@ -1,4 +1,4 @@
-"""Every Python example in the documents of the clients runs as it stands there."""
+"""Every Python example in the documents of the clients runs as written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENTS = ("producer.md", "consumer.md", "admin.md", "parallel.md", "serialize
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_examples_of_a_document_run_one_after_the_other(servers: str, name: str) -> None:
+def test_the_examples_of_a_document_run(servers: str, name: str) -> None:
     blocks = _BLOCK.findall((DOCS / name).read_text())
     assert blocks
     for block in blocks:
@@ -27,13 +27,13 @@ def test_the_examples_of_a_document_run_one_after_the_other(servers: str, name: 
 
 
 @pytest.mark.parametrize(
-    "kind", [Producer, Consumer, Admin, ConsumerThreads, HandlerPool, aio.Producer, aio.Consumer, aio.Admin]
+    "client_class", [Producer, Consumer, Admin, ConsumerThreads, HandlerPool, aio.Producer, aio.Consumer, aio.Admin]
 )
-def test_every_call_has_an_example(kind: type) -> None:
+def test_every_public_method_has_an_example(client_class: type) -> None:
     examples = "".join(block for name in DOCUMENTS for block in _BLOCK.findall((DOCS / name).read_text()))
-    used = set(re.findall(r"\.(\w+)\(|(?<=consumer)\.(wakeup)\b", examples))
-    named = {name for pair in used for name in pair}
-    calls = {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
-    # What `async with` calls, what the consumer calls, and the way in for the producer of asyncio.
-    calls -= {"start", "on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "try_send"}
-    assert calls - named == set()
+    matches = set(re.findall(r"\.(\w+)\(|(?<=consumer)\.(wakeup)\b", examples))
+    used_names = {name for match in matches for name in match}
+    methods = {name for name in dir(client_class) if not name.startswith("_") and callable(getattr(client_class, name))}
+    # Called by `async with`, by the consumer, or by the asyncio producer, not by applications.
+    methods -= {"start", "on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "try_send"}
+    assert methods - used_names == set()

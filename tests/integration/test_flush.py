@@ -29,19 +29,19 @@ def log_file(broker: KavkaProcess, topic: str) -> Path:
 def timed_produce(broker: KavkaProcess, topic: str, acks: int = 1) -> float:
     body = wire.produce_request(topic, 0, wire.batch([b"x"]), version=7, acks=acks)
     with Wire(broker.address, 30) as connection:
-        began = time.monotonic()
+        start = time.monotonic()
         assert wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
-        return time.monotonic() - began
+        return time.monotonic() - start
 
 
 def timed_fetch(broker: KavkaProcess, topic: str, offset: int) -> tuple[float, int]:
-    """(seconds, bytes) of a fetch that waits for something to be there."""
+    """Return the duration and the number of bytes of a fetch that waits for records."""
     body = wire.fetch_request(topic, 0, offset, version=4, max_wait_ms=10_000)
     with Wire(broker.address, 30) as connection:
-        began = time.monotonic()
+        start = time.monotonic()
         code, _, records = wire.fetched(connection.call(FETCH, 4, body), 4)
         assert code == 0
-        return time.monotonic() - began, len(records)
+        return time.monotonic() - start, len(records)
 
 
 def test_with_flush_messages_1_the_response_follows_the_fsync(tmp_path: Path) -> None:
@@ -53,33 +53,34 @@ def test_with_flush_messages_1_the_response_follows_the_fsync(tmp_path: Path) ->
         order = []
         for line in trace.read_text().splitlines():
             if "/safe-0/" in line and ".log>" in line:
-                # A call that another thread's cut in two is done where it is resumed.
+                # strace splits a call that another thread interrupts. The call ends at the
+                # `resumed` line.
                 order.append("write" if "pwritev" in line else "flush begins" if "unfinished" in line else "flushed")
             elif "resumed" in line and "fdatasync" in line:
                 order.append("flushed")
             elif re.search(r"sendto\(\d+<(socket|TCP)", line):
-                order.append("answer")
+                order.append("response")
         order = [step for step in order if step != "flush begins"]
         assert order[0] == "write"
-        assert order.index("flushed") < order.index("answer")
+        assert order.index("flushed") < order.index("response")
 
 
-def test_a_response_that_waits_for_the_disk_delays_no_other_request(tmp_path: Path) -> None:
+def test_a_response_that_waits_for_an_fsync_delays_no_other_request(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
         assert wire.create_topic(broker.address, "quick") == 0
         timed_produce(broker, "safe")
         with tracing(broker.pid, ("fdatasync",), tmp_path / "trace", inject=SLOW, paths=[log_file(broker, "safe")]):
-            slow: list[float] = []
-            writer = threading.Thread(target=lambda: slow.append(timed_produce(broker, "safe")))
+            durations: list[float] = []
+            writer = threading.Thread(target=lambda: durations.append(timed_produce(broker, "safe")))
             writer.start()
             time.sleep(DELAY_S / 4)
             assert max(timed_produce(broker, "quick") for _ in range(5)) < DELAY_S / 2
             writer.join()
-            assert slow[0] >= DELAY_S
+            assert durations[0] >= DELAY_S
 
 
-def test_all_requests_that_wait_for_the_disk_share_a_flush(tmp_path: Path) -> None:
+def test_requests_that_wait_for_an_fsync_share_one_flush(tmp_path: Path) -> None:
     count = 2000
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
@@ -102,7 +103,7 @@ def test_all_requests_that_wait_for_the_disk_share_a_flush(tmp_path: Path) -> No
         assert [value for _, _, value, _ in records] == [b"%d" % number for number in range(count)]
 
 
-def test_flushed_records_are_before_the_recovery_point_of_a_clean_stop(tmp_path: Path) -> None:
+def test_flushed_records_are_before_the_recovery_point(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka", overrides={"log.flush.offset.checkpoint.interval.ms": 100}) as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
         assert wire.create_topic(broker.address, "quick") == 0
@@ -110,20 +111,20 @@ def test_flushed_records_are_before_the_recovery_point_of_a_clean_stop(tmp_path:
             for _ in range(5):
                 timed_produce(broker, topic)
         time.sleep(0.5)
-        points = (broker.log_dirs[0] / "recovery-point-offset-checkpoint").read_text()
+        recovery_points = (broker.log_dirs[0] / "recovery-point-offset-checkpoint").read_text()
         broker.kill()
-        assert "safe 0 5" in points.splitlines()
-        assert "quick 0 0" in points.splitlines()
+        assert "safe 0 5" in recovery_points.splitlines()
+        assert "quick 0 0" in recovery_points.splitlines()
 
 
-def test_with_flush_before_visible_a_consumer_gets_only_what_the_disk_has(tmp_path: Path) -> None:
+def test_with_flush_before_visible_a_consumer_gets_only_flushed_records(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka") as broker:
-        assert wire.create_topic(broker.address, "held", flush_before_visible="true") == 0
-        timed_produce(broker, "held")
-        assert timed_fetch(broker, "held", 0)[1] > 0
-        with tracing(broker.pid, ("fdatasync",), tmp_path / "trace", inject=SLOW, paths=[log_file(broker, "held")]):
-            # acks=1 does not ask for the disk, acks=all does: what it acknowledges is visible.
-            assert timed_produce(broker, "held") < DELAY_S / 2
-            seconds, size = timed_fetch(broker, "held", 1)
+        assert wire.create_topic(broker.address, "flushed", flush_before_visible="true") == 0
+        timed_produce(broker, "flushed")
+        assert timed_fetch(broker, "flushed", 0)[1] > 0
+        with tracing(broker.pid, ("fdatasync",), tmp_path / "trace", inject=SLOW, paths=[log_file(broker, "flushed")]):
+            # acks=1 does not wait for the fsync. acks=all does: acknowledged records are visible.
+            assert timed_produce(broker, "flushed") < DELAY_S / 2
+            seconds, size = timed_fetch(broker, "flushed", 1)
             assert seconds > DELAY_S / 2 and size > 0
-            assert timed_produce(broker, "held", acks=-1) >= DELAY_S
+            assert timed_produce(broker, "flushed", acks=-1) >= DELAY_S

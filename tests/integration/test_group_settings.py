@@ -1,5 +1,4 @@
-"""Settings of single groups: the commands of docs/configuration.md, and what is left of them after
-a crash."""
+"""Settings of groups: the commands of docs/configuration.md work, and a crash loses no setting."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
 
 
-def documented() -> list[list[str]]:
+def documented_commands() -> list[list[str]]:
     section = (ROOT / "docs" / "configuration.md").read_text().split("## Groups", 1)[1]
     (block,) = re.findall(r"```\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
     return [shlex.split(line) for line in block.splitlines()]
 
 
-def interval(broker: KavkaProcess, group: str) -> int | None:
+def heartbeat_interval_ms(broker: KavkaProcess, group: str) -> int | None:
     request = ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id="member",
@@ -37,20 +36,20 @@ def interval(broker: KavkaProcess, group: str) -> int | None:
         topic_partitions=[],
     )
     with Messages(broker.address) as connection:
-        answer = connection.call(request, 1)
-    return None if answer.error_code else int(answer.heartbeat_interval_ms)
+        response = connection.call(request, 1)
+    return None if response.error_code else int(response.heartbeat_interval_ms)
 
 
 def test_group_settings_survive_a_kill_of_the_broker(tmp_path: Path) -> None:
     broker = KavkaProcess(tmp_path, overrides={"group.consumer.max.session.timeout.ms": 70_000})
     try:
-        printed = []
-        for tool, *args in (command[1:] for command in documented()):
+        outputs = []
+        for tool, *args in (command[1:] for command in documented_commands()):
             assert tool == "configs"
-            done = run_kavka(tool, *(arg.replace("localhost:9092", broker.bootstrap_servers) for arg in args))
-            assert done.code == 0, done
-            printed.append(done.out)
-        assert "consumer.session.timeout.ms=60000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:" in printed[1]
+            result = run_kavka(tool, *(arg.replace("localhost:9092", broker.bootstrap_servers) for arg in args))
+            assert result.code == 0, result
+            outputs.append(result.out)
+        assert "consumer.session.timeout.ms=60000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:" in outputs[1]
         group = ConfigResource.group("a/b")
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.create_topics(["t"])
@@ -63,7 +62,7 @@ def test_group_settings_survive_a_kill_of_the_broker(tmp_path: Path) -> None:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             assert group in admin.list_config_resources()
             assert admin.describe_configs(group)[group]["consumer.session.timeout.ms"].value == "66000"
-        wait_until(lambda: interval(broker, "a/b") is not None, timeout=60, what="the group's coordinator")
-        assert (interval(broker, "a/b"), interval(broker, "other")) == (7000, 5000)
+        wait_until(lambda: heartbeat_interval_ms(broker, "a/b") is not None, timeout=60, what="the group's coordinator")
+        assert (heartbeat_interval_ms(broker, "a/b"), heartbeat_interval_ms(broker, "other")) == (7000, 5000)
     finally:
         broker.process.kill()

@@ -1,5 +1,5 @@
-"""Wrong requests about groups get the code that Apache Kafka gives, and change nothing. Runs
-against either."""
+"""Invalid group requests get the error code of Apache Kafka and change nothing. The tests also pass
+on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -39,36 +39,35 @@ from tests.support.targets import Target, start_target
 pytestmark = pytest.mark.timeout(120)
 
 TOPIC = "known"
-# Name of the topic and consumer's assignor data in the simplest form: version 0, one topic, no user
-# data.
+# The subscription of a consumer: version 0, one topic, no user data.
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x05known\xff\xff\xff\xff"
 
 
 @pytest.fixture(scope="module")
 def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     overrides = {"group.initial.rebalance.delay.ms": 0, "group.max.size": 2}
-    started = start_target(target_name, tmp_path_factory.mktemp("bad-input"), overrides)
+    target = start_target(target_name, tmp_path_factory.mktemp("bad-input"), overrides)
     try:
-        wire.create_topic(started.address, TOPIC, 2)
-        yield started
+        wire.create_topic(target.address, TOPIC, 2)
+        yield target
     finally:
-        started.close()
+        target.close()
 
 
-class Caller:
-    """A connection that speaks the newest versions without flexible fields."""
+class GroupClient:
+    """Sends group requests, in their newest versions without flexible fields, for a new group."""
 
     def __init__(self, broker: Target) -> None:
         self._wire = wire.Wire(broker.address, timeout=20)
         self.group = f"g-{uuid.uuid4().hex[:8]}"
-        wait_until(self._is_coordinated, timeout=30, what="a coordinator", interval=0.1)
+        wait_until(self._has_coordinator, timeout=30, what="a coordinator", interval=0.1)
 
-    def call(self, request: Any, response: Any, version: int) -> Any:
-        answer = self._wire.call(request.API_KEY, version, request.to_bytes(version))
-        data = answer.data[answer.position :]
-        return response.decode(data, 0, version)[0]
+    def call(self, request: Any, response_class: Any, version: int) -> Any:
+        frame = self._wire.call(request.API_KEY, version, request.to_bytes(version))
+        data = frame.data[frame.position :]
+        return response_class.decode(data, 0, version)[0]
 
-    def _is_coordinated(self) -> bool:
+    def _has_coordinator(self) -> bool:
         return self.find() is ErrorCode.NONE and self.describe(self.group).error_code == 0
 
     def close(self) -> None:
@@ -101,19 +100,20 @@ class Caller:
         return self.call(request, JoinGroupResponse, version)
 
     def member(self, **options: Any) -> str:
-        """A new group with one member in it, in generation 1, between join and sync."""
-        answer = self.join(version=3, **options)
-        assert (answer.error_code, answer.generation_id) == (0, 1)
-        return str(answer.member_id)
+        """Join a new group as its only member. The group is in generation 1, between join and sync.
+        Return the member id."""
+        response = self.join(version=3, **options)
+        assert (response.error_code, response.generation_id) == (0, 1)
+        return str(response.member_id)
 
     def sync(
-        self, member_id: str, generation: int = 1, assignments: dict[str, bytes] | None = None, **more: Any
+        self, member_id: str, generation: int = 1, assignments: dict[str, bytes] | None = None, **options: Any
     ) -> Any:
         request = SyncGroupRequest(
-            group_id=more.get("group", self.group),
+            group_id=options.get("group", self.group),
             generation_id=generation,
             member_id=member_id,
-            group_instance_id=more.get("instance_id"),
+            group_instance_id=options.get("instance_id"),
             assignments=[
                 SyncGroupRequestAssignment(member_id=name, assignment=data)
                 for name, data in (assignments or {}).items()
@@ -195,95 +195,95 @@ class Caller:
 
 
 @pytest.fixture
-def caller(broker: Target) -> Iterator[Caller]:
-    made = Caller(broker)
-    yield made
-    made.close()
+def client(broker: Target) -> Iterator[GroupClient]:
+    client = GroupClient(broker)
+    yield client
+    client.close()
 
 
-def test_bad_joins(caller: Caller) -> None:
-    assert caller.join(group="").error_code == ErrorCode.INVALID_GROUP_ID
-    assert caller.join(session=5_999).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-    assert caller.join(session=1_800_001).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-    assert caller.join("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.join(protocols=()).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert caller.join(protocol_type="").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    required = caller.join()
-    assert required.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert required.member_id.startswith("wire-")
-    member = caller.member()
-    assert caller.join(protocols=("sticky",)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert caller.join(protocol_type="connect").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert caller.join("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.join(member, instance_id="mine").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.heartbeat(member) is ErrorCode.NONE
+def test_invalid_joins_are_rejected(client: GroupClient) -> None:
+    assert client.join(group="").error_code == ErrorCode.INVALID_GROUP_ID
+    assert client.join(session=5_999).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert client.join(session=1_800_001).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert client.join("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.join(protocols=()).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert client.join(protocol_type="").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    response = client.join()
+    assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert response.member_id.startswith("wire-")
+    member = client.member()
+    assert client.join(protocols=("sticky",)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert client.join(protocol_type="connect").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert client.join("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.join(member, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.heartbeat(member) is ErrorCode.NONE
 
 
-def test_bad_syncs(caller: Caller) -> None:
-    member = caller.member()
-    assert caller.sync("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.sync(member, 0).error_code == ErrorCode.ILLEGAL_GENERATION
-    assert caller.sync(member, 2).error_code == ErrorCode.ILLEGAL_GENERATION
-    assert caller.sync(member, group="").error_code == ErrorCode.INVALID_GROUP_ID
-    assert caller.sync(member, group="missing").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.sync(member, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    done = caller.sync(member, 1, {member: b"mine", "stranger": b"not yours"})
-    assert (done.error_code, done.assignment) == (0, b"mine")
+def test_invalid_syncs_are_rejected(client: GroupClient) -> None:
+    member = client.member()
+    assert client.sync("unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.sync(member, 0).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert client.sync(member, 2).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert client.sync(member, group="").error_code == ErrorCode.INVALID_GROUP_ID
+    assert client.sync(member, group="missing").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.sync(member, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    response = client.sync(member, 1, {member: b"assignment", "unknown": b"ignored"})
+    assert (response.error_code, response.assignment) == (0, b"assignment")
 
 
-def test_bad_heartbeats(caller: Caller) -> None:
-    member = caller.member()
-    caller.sync(member, 1, {member: b""})
-    assert caller.heartbeat("unknown") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.heartbeat(member, 0) is ErrorCode.ILLEGAL_GENERATION
-    assert caller.heartbeat(member, 7) is ErrorCode.ILLEGAL_GENERATION
-    assert caller.heartbeat(member, 1, "other") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.heartbeat(member, group="") is ErrorCode.INVALID_GROUP_ID
-    assert caller.heartbeat(member, group="missing") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.heartbeat(member) is ErrorCode.NONE
+def test_invalid_heartbeats_are_rejected(client: GroupClient) -> None:
+    member = client.member()
+    client.sync(member, 1, {member: b""})
+    assert client.heartbeat("unknown") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.heartbeat(member, 0) is ErrorCode.ILLEGAL_GENERATION
+    assert client.heartbeat(member, 7) is ErrorCode.ILLEGAL_GENERATION
+    assert client.heartbeat(member, 1, "other") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.heartbeat(member, group="") is ErrorCode.INVALID_GROUP_ID
+    assert client.heartbeat(member, group="missing") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.heartbeat(member) is ErrorCode.NONE
 
 
-def test_bad_leaves(caller: Caller) -> None:
-    member = caller.member()
-    answers = caller.leave(("unknown", None), ("", "no-instance"), (member, "no-instance")).members
-    assert [ErrorCode(a.error_code) for a in answers] == [ErrorCode.UNKNOWN_MEMBER_ID] * 3
-    assert caller.leave((member, None), group="").error_code == ErrorCode.INVALID_GROUP_ID
-    missing = caller.leave((member, None), group="missing")
-    assert (missing.error_code, missing.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert caller.heartbeat(member) is ErrorCode.NONE
+def test_invalid_leaves_are_rejected(client: GroupClient) -> None:
+    member = client.member()
+    results = client.leave(("unknown", None), ("", "no-instance"), (member, "no-instance")).members
+    assert [ErrorCode(result.error_code) for result in results] == [ErrorCode.UNKNOWN_MEMBER_ID] * 3
+    assert client.leave((member, None), group="").error_code == ErrorCode.INVALID_GROUP_ID
+    response = client.leave((member, None), group="missing")
+    assert (response.error_code, response.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert client.heartbeat(member) is ErrorCode.NONE
 
 
-def test_a_fenced_static_member(caller: Caller) -> None:
-    first = caller.join(instance_id="static")
+def test_requests_of_a_fenced_static_member_are_rejected(client: GroupClient) -> None:
+    first = client.join(instance_id="static")
     assert first.error_code == 0
-    caller.sync(first.member_id, 1, {first.member_id: b"x"}, instance_id="static")
-    second = caller.join(instance_id="static")
+    client.sync(first.member_id, 1, {first.member_id: b"x"}, instance_id="static")
+    second = client.join(instance_id="static")
     assert (second.error_code, second.generation_id) == (0, 1)
-    assert caller.heartbeat(first.member_id, 1, "static") is ErrorCode.FENCED_INSTANCE_ID
-    assert caller.sync(first.member_id, 1, instance_id="static").error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert caller.join(first.member_id, instance_id="static").error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert caller.commit(first.member_id, 1, instance_id="static") is ErrorCode.FENCED_INSTANCE_ID
-    assert caller.leave((first.member_id, "static")).members[0].error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert caller.heartbeat(second.member_id, 1, "static") is ErrorCode.NONE
-    assert caller.sync(second.member_id, 1, instance_id="static").assignment == b"x"
+    assert client.heartbeat(first.member_id, 1, "static") is ErrorCode.FENCED_INSTANCE_ID
+    assert client.sync(first.member_id, 1, instance_id="static").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert client.join(first.member_id, instance_id="static").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert client.commit(first.member_id, 1, instance_id="static") is ErrorCode.FENCED_INSTANCE_ID
+    assert client.leave((first.member_id, "static")).members[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert client.heartbeat(second.member_id, 1, "static") is ErrorCode.NONE
+    assert client.sync(second.member_id, 1, instance_id="static").assignment == b"x"
 
 
-def test_a_full_group(caller: Caller, broker: Target) -> None:
-    first = caller.join(instance_id="one")
-    other = Caller(broker)
-    other.group = caller.group
+def test_a_full_group_accepts_no_member(client: GroupClient, broker: Target) -> None:
+    first = client.join(instance_id="one")
+    second_client = GroupClient(broker)
+    second_client.group = client.group
     try:
-        caller.sync(first.member_id, 1, {}, instance_id="one")
-        pending = other._wire.send_request(11, 5, _join_bytes(caller.group, "two"))
+        client.sync(first.member_id, 1, {}, instance_id="one")
+        pending = second_client._wire.send_request(11, 5, _join_bytes(client.group, "two"))
         assert pending
         time.sleep(0.5)
-        rejoined = caller.join(first.member_id, instance_id="one")
+        rejoined = client.join(first.member_id, instance_id="one")
         assert rejoined.generation_id == 2
-        caller.sync(first.member_id, 2, {}, instance_id="one")
-        third = caller.join(instance_id="three")
+        client.sync(first.member_id, 2, {}, instance_id="one")
+        third = client.join(instance_id="three")
         assert (third.error_code, third.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     finally:
-        other.close()
+        second_client.close()
 
 
 def _join_bytes(group: str, instance_id: str) -> bytes:
@@ -297,58 +297,58 @@ def _join_bytes(group: str, instance_id: str) -> bytes:
     ).to_bytes(5)
 
 
-def test_bad_commits(caller: Caller) -> None:
-    assert caller.commit("m", 3) is ErrorCode.ILLEGAL_GENERATION
-    assert caller.commit(topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert caller.commit(partition=2) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert caller.commit(metadata="x" * 4_097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert caller.fetch() == (-1, ErrorCode.NONE)
-    # In Kafka 3.9 a commit that is refused leaves an empty group behind.
-    assert caller.describe(caller.group).group_state in ("Dead", "Empty")
-    member = caller.member()
-    assert caller.commit(member, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    caller.sync(member, 1, {member: b""})
-    assert caller.commit("unknown", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.commit(member, 0) is ErrorCode.ILLEGAL_GENERATION
-    assert caller.commit(member, 2) is ErrorCode.ILLEGAL_GENERATION
-    assert caller.commit() is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.commit(member, 1, instance_id="other") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert caller.fetch() == (-1, ErrorCode.NONE)
-    assert caller.commit(member, 1, metadata="x" * 4_096) is ErrorCode.NONE
-    assert caller.fetch() == (5, ErrorCode.NONE)
+def test_invalid_commits_are_rejected(client: GroupClient) -> None:
+    assert client.commit("m", 3) is ErrorCode.ILLEGAL_GENERATION
+    assert client.commit(topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.commit(partition=2) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.commit(metadata="x" * 4_097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert client.fetch() == (-1, ErrorCode.NONE)
+    # In Kafka 3.9 a rejected commit leaves an empty group.
+    assert client.describe(client.group).group_state in ("Dead", "Empty")
+    member = client.member()
+    assert client.commit(member, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    client.sync(member, 1, {member: b""})
+    assert client.commit("unknown", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit(member, 0) is ErrorCode.ILLEGAL_GENERATION
+    assert client.commit(member, 2) is ErrorCode.ILLEGAL_GENERATION
+    assert client.commit() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.commit(member, 1, instance_id="other") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.fetch() == (-1, ErrorCode.NONE)
+    assert client.commit(member, 1, metadata="x" * 4_096) is ErrorCode.NONE
+    assert client.fetch() == (5, ErrorCode.NONE)
 
 
-def test_fetches_of_what_is_not_there(caller: Caller) -> None:
-    assert caller.fetch("missing") == (-1, ErrorCode.NONE)
-    assert caller.fetch(partition=9) == (-1, ErrorCode.NONE)
-    assert caller.fetch("missing", version=1) == (-1, ErrorCode.NONE)
+def test_the_offset_of_an_unknown_partition_is_minus_one(client: GroupClient) -> None:
+    assert client.fetch("missing") == (-1, ErrorCode.NONE)
+    assert client.fetch(partition=9) == (-1, ErrorCode.NONE)
+    assert client.fetch("missing", version=1) == (-1, ErrorCode.NONE)
 
 
-def test_deletions_of_what_must_stay(caller: Caller) -> None:
-    member = caller.member()
-    assert caller.delete(caller.group, "missing") == {
-        caller.group: ErrorCode.NON_EMPTY_GROUP,
+def test_groups_and_offsets_in_use_are_not_deleted(client: GroupClient) -> None:
+    member = client.member()
+    assert client.delete(client.group, "missing") == {
+        client.group: ErrorCode.NON_EMPTY_GROUP,
         "missing": ErrorCode.GROUP_ID_NOT_FOUND,
     }
-    caller.sync(member, 1, {member: b""})
-    assert caller.commit(member, 1) is ErrorCode.NONE
-    assert caller.delete_offset(caller.group) == (ErrorCode.NONE, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
-    assert caller.delete_offset("missing")[0] is ErrorCode.GROUP_ID_NOT_FOUND
-    assert caller.delete_offset(caller.group, "missing")[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert caller.fetch() == (5, ErrorCode.NONE)
-    assert caller.leave((member, None)).error_code == 0
-    assert caller.delete(caller.group) == {caller.group: ErrorCode.NONE}
-    assert caller.fetch() == (-1, ErrorCode.NONE)
+    client.sync(member, 1, {member: b""})
+    assert client.commit(member, 1) is ErrorCode.NONE
+    assert client.delete_offset(client.group) == (ErrorCode.NONE, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
+    assert client.delete_offset("missing")[0] is ErrorCode.GROUP_ID_NOT_FOUND
+    assert client.delete_offset(client.group, "missing")[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert client.fetch() == (5, ErrorCode.NONE)
+    assert client.leave((member, None)).error_code == 0
+    assert client.delete(client.group) == {client.group: ErrorCode.NONE}
+    assert client.fetch() == (-1, ErrorCode.NONE)
 
 
-def test_invalid_describe_and_list_requests(caller: Caller) -> None:
-    assert caller.describe("missing").group_state == "Dead"
-    assert caller.commit() is ErrorCode.NONE
-    described = caller.describe(caller.group)
-    assert (described.group_state, described.protocol_type, described.members) == ("Empty", "", [])
-    listed = caller.call(ListGroupsRequest(), ListGroupsResponse, 2)
-    assert (caller.group, "") in {(g.group_id, g.protocol_type) for g in listed.groups}
+def test_missing_and_empty_groups_are_described_and_listed(client: GroupClient) -> None:
+    assert client.describe("missing").group_state == "Dead"
+    assert client.commit() is ErrorCode.NONE
+    description = client.describe(client.group)
+    assert (description.group_state, description.protocol_type, description.members) == ("Empty", "", [])
+    response = client.call(ListGroupsRequest(), ListGroupsResponse, 2)
+    assert (client.group, "") in {(g.group_id, g.protocol_type) for g in response.groups}
 
 
-def test_a_coordinator_of_a_kind_that_does_not_exist(caller: Caller) -> None:
-    assert caller.find(9) is ErrorCode.INVALID_REQUEST
+def test_an_unknown_coordinator_type_is_rejected(client: GroupClient) -> None:
+    assert client.find(9) is ErrorCode.INVALID_REQUEST

@@ -26,14 +26,14 @@ GROUP = "survivors"
 @pytest.fixture
 def broker(target_name: str, tmp_path: Path) -> Iterator[Target]:
     overrides = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1_000}
-    started = start_target(target_name, tmp_path / "broker", overrides)
+    target = start_target(target_name, tmp_path / "broker", overrides)
     try:
-        yield started
+        yield target
     finally:
-        started.close()
+        target.close()
 
 
-def make_topic(broker: Target, topic: str) -> None:
+def create_topic(broker: Target, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
 
@@ -49,19 +49,19 @@ def produce(broker: Target, topic: str, count: int) -> None:
 def test_members_keep_their_partitions_after_the_broker_was_killed(
     client: str, broker: Target, topic: str, tmp_path: Path
 ) -> None:
-    make_topic(broker, topic)
+    create_topic(broker, topic)
     produce(broker, topic, 60)
     members = [Member(client, tmp_path, broker.bootstrap_servers, GROUP, topic, session_ms=120_000) for _ in range(2)]
     try:
         wait_for_split(members, PARTITIONS)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
         time.sleep(1)
-        before = [member.read_events().partitions for member in members]
+        assignments = [member.read_events().partitions for member in members]
         broker.kill()
         broker.start()
         produce(broker, topic, 60)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 20), timeout=90)
-        assert [member.read_events().partitions for member in members] == before
+        assert [member.read_events().partitions for member in members] == assignments
         time.sleep(1)
     finally:
         for member in members:
@@ -75,44 +75,46 @@ def test_members_keep_their_partitions_after_the_broker_was_killed(
     assert offsets == [20] * PARTITIONS
 
 
-def test_static_members_are_known_after_the_broker_was_killed(broker: Target, topic: str, tmp_path: Path) -> None:
-    make_topic(broker, topic)
+def test_static_members_keep_their_partitions_after_the_broker_was_killed(
+    broker: Target, topic: str, tmp_path: Path
+) -> None:
+    create_topic(broker, topic)
 
-    def start(name: str) -> Member:
+    def start(instance_id: str) -> Member:
         return Member(
-            "confluent", tmp_path, broker.bootstrap_servers, GROUP, topic, instance_id=name, session_ms=60_000
+            "confluent", tmp_path, broker.bootstrap_servers, GROUP, topic, instance_id=instance_id, session_ms=60_000
         )
 
     members = [start("one"), start("two")]
-    again = None
+    restarted = None
     try:
         wait_for_split(members, PARTITIONS)
         time.sleep(1)
-        mine = members[1].partitions
+        partitions = members[1].partitions
         members[1].crash()
         broker.kill()
         broker.start()
-        again = start("two")
-        wait_until(lambda: again.read_events().partitions == mine, timeout=60, what="the same partitions again")
+        restarted = start("two")
+        wait_until(lambda: restarted.read_events().partitions == partitions, timeout=60, what="the same partitions")
     finally:
-        for member in (*members, *([again] if again else [])):
+        for member in (*members, *([restarted] if restarted else [])):
             member.process.kill()
 
 
-def test_no_acknowledged_commit_is_lost_however_often_the_broker_is_killed(broker: Target, topic: str) -> None:
-    make_topic(broker, topic)
+def test_no_acknowledged_commit_is_lost_when_the_broker_is_killed(broker: Target, topic: str) -> None:
+    create_topic(broker, topic)
     rng = random.Random(7)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False}
     consumer = Consumer(config)
-    # The last acknowledged commit, and later attempts that may or may not be stored.
+    # By partition: the last acknowledged offset, and later offsets that may or may not be stored.
     acknowledged = [-1001] * PARTITIONS
     attempted: list[set[int]] = [set() for _ in range(PARTITIONS)]
     offset = 0
 
-    def commit_until(stopped: threading.Event) -> None:
+    def commit_until(stop_event: threading.Event) -> None:
         nonlocal offset
-        while not stopped.is_set():
+        while not stop_event.is_set():
             offset += 1
             partition = rng.randrange(PARTITIONS)
             attempted[partition].add(offset)
@@ -124,19 +126,19 @@ def test_no_acknowledged_commit_is_lost_however_often_the_broker_is_killed(broke
             attempted[partition].clear()
 
     for _ in range(5):
-        stopped = threading.Event()
-        committing = threading.Thread(target=commit_until, args=(stopped,))
-        committing.start()
+        stop_event = threading.Event()
+        committer = threading.Thread(target=commit_until, args=(stop_event,))
+        committer.start()
         time.sleep(0.5)
         broker.kill()
-        # The broker ends with the thread that started it: that is this one.
+        # The broker is killed when the thread that started it ends, so only this thread starts it.
         broker.start()
         time.sleep(0.5)
-        stopped.set()
-        committing.join()
+        stop_event.set()
+        committer.join()
         reader = Consumer(config)
-        for position in reader.committed(partitions, timeout=60):
-            assert position.offset in attempted[position.partition] | {acknowledged[position.partition]}
+        for committed in reader.committed(partitions, timeout=60):
+            assert committed.offset in attempted[committed.partition] | {acknowledged[committed.partition]}
         reader.close()
     consumer.close()
     assert offset > 100

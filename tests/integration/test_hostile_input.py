@@ -1,5 +1,5 @@
-"""Bytes that no correct client sends: the response is Kafka's, the broker stays up, and its
-memory stays bounded."""
+"""Bytes that no correct client sends: the broker responds like Kafka and keeps running, and its
+memory is bounded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.kavka_process import KavkaProcess
 from tests.support.targets import KAVKA, Target, start_target
 from tests.support.wire import METADATA, PRODUCE, Wire
 
-# Apache Kafka 4.3's behaviour: it closes the connection, waits for more, or returns that error
-# code.
-KAFKA_ANSWERS = {
+# The behaviour of Apache Kafka 4.3: "closed" (it closes the connection), "silent" (it waits for
+# more data) or an error code.
+KAFKA_RESPONSES = {
     "random bytes": "closed",
     "random bytes in a valid frame": "closed",
     "a length of 2 GB": "closed",
@@ -114,21 +114,21 @@ KAFKA_ANSWERS = {
     "a message of format 0 in a current request": "87",
 }
 
-# Responses of Kavka that differ from Kafka's, with the reason.
-KAVKA_ANSWERS = {
-    # Kafka's handler fails on it and the client waits until it gives up.
+# Responses of Kavka that may differ from Kafka's, with the reason.
+KAVKA_RESPONSES = {
+    # Kafka's request handler fails and sends no response.
     "null records": {"87"},
-    # Kafka's -1 is the exception it did not expect.
+    # Kafka responds -1 because of an unexpected exception.
     "a record length without end": {"87", "-1"},
     "an unknown compression": {"87", "76", "-1"},
     "Fetch with a negative size": {"0", "-1"},
     "CreatePartitions up to 2 billion": {"44", "37", "-1"},
-    # A client that forgot the tags of its header is still told which versions there are.
+    # Kavka sends the supported versions even if the header has no tags.
     "ApiVersions of a version out of range, a header without tags": {"response", "closed"},
-    # A string that is not UTF-8 is a malformed request; Kafka puts question marks in and finds the
-    # name invalid.
+    # For Kavka a string that is not UTF-8 is a malformed request. Kafka replaces the bytes with
+    # question marks and rejects the name.
     "a name that is not UTF-8": {"17", "closed"},
-    # Packed batches are stored as they came: what is inside is seen by who unpacks them.
+    # Kavka stores compressed batches without opening them. Consumers detect invalid records.
     "invalid gzip data": {"0", "87", "2", "-1"},
     "a record count too high, gzip": {"0", "87"},
     "a record count too low, gzip": {"0", "87"},
@@ -141,175 +141,177 @@ KAVKA_ANSWERS = {
 MIB = 1 << 20
 
 
-def grown_by(broker: Target, before: int) -> int:
-    """How much memory the broker has taken since. A Java heap grows as it likes: it is not held to
-    a bound."""
-    return broker.process.rss_bytes() - before if isinstance(broker, KavkaProcess) else 0
+def memory_growth(broker: Target, initial_bytes: int) -> int:
+    """Return the growth of the broker's memory since it was `initial_bytes`, or 0 for Apache Kafka,
+    whose heap has no such bound."""
+    return broker.process.rss_bytes() - initial_bytes if isinstance(broker, KavkaProcess) else 0
 
 
 @pytest.fixture(scope="module")
 def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A broker of this module's own, so that its memory is that of these tests."""
-    running = start_target(target_name, tmp_path_factory.mktemp(f"hostile-{target_name}"))
+    """A broker for this module only, so that other tests do not change its memory."""
+    target = start_target(target_name, tmp_path_factory.mktemp(f"hostile-{target_name}"))
     try:
-        assert wire.create_topic(running.address, TOPIC) == 0
-        yield running
-        assert running.process.running(), running.process.log_tail()
+        assert wire.create_topic(target.address, TOPIC) == 0
+        yield target
+        assert target.process.running(), target.process.log_tail()
     finally:
-        running.close()
+        target.close()
 
 
 def still_serves(broker: Target) -> bool:
-    """One honest produce on a new connection."""
+    """Return whether a valid Produce request on a new connection succeeds."""
     with Wire(broker.address, 10.0) as connection:
-        body = wire.produce_request(TOPIC, 0, wire.batch([b"honest"]), version=7)
+        body = wire.produce_request(TOPIC, 0, wire.batch([b"valid"]), version=7)
         return wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
 
 
 def test_every_hostile_case_has_an_expectation() -> None:
-    assert set(hostile.CASES) == set(KAFKA_ANSWERS) | {"null records"}
+    assert set(hostile.CASES) == set(KAFKA_RESPONSES) | {"null records"}
 
 
 @pytest.mark.parametrize("name", hostile.CASES)
-def test_hostile_bytes_get_kafkas_response_and_the_broker_stays_up(broker: Target, target_name: str, name: str) -> None:
+def test_hostile_bytes_get_kafkas_response_and_the_broker_keeps_running(
+    broker: Target, target_name: str, name: str
+) -> None:
     if name == "null records" and target_name != KAVKA:
-        pytest.skip("Apache Kafka never answers this one")
-    allowed = {KAFKA_ANSWERS[name]} if name in KAFKA_ANSWERS else set()
+        pytest.skip("Apache Kafka sends no response")
+    allowed = {KAFKA_RESPONSES[name]} if name in KAFKA_RESPONSES else set()
     if target_name == KAVKA:
-        allowed = KAVKA_ANSWERS.get(name, allowed)
+        allowed = KAVKA_RESPONSES.get(name, allowed)
     assert outcome(broker.address, hostile.CASES[name]) in allowed
     assert still_serves(broker)
 
 
-def test_a_thousand_connections_of_random_bytes_leave_the_broker_serving(broker: Target) -> None:
-    chance = random.Random(7)
-    before = broker.process.rss_bytes()
+def test_the_broker_serves_after_a_thousand_connections_with_random_bytes(broker: Target) -> None:
+    rng = random.Random(7)
+    initial_bytes = broker.process.rss_bytes()
     for _ in range(1000):
         with Wire(broker.address, 5.0) as connection:
-            data = chance.randbytes(chance.randrange(1, 400))
-            if chance.random() < 0.7:
-                data = wire.frame(struct.pack(">hh", chance.randrange(70), chance.randrange(18)) + data)
+            data = rng.randbytes(rng.randrange(1, 400))
+            if rng.random() < 0.7:
+                data = wire.frame(struct.pack(">hh", rng.randrange(70), rng.randrange(18)) + data)
             connection.send(data)
     assert still_serves(broker)
-    assert grown_by(broker, before) < 64 * MIB
+    assert memory_growth(broker, initial_bytes) < 64 * MIB
 
 
-def test_mangled_honest_requests_leave_the_broker_serving(broker: Target) -> None:
-    chance = random.Random(8)
-    honest = [case.data for case in hostile.CASES.values() if 20 < len(case.data) < 2000]
+def test_the_broker_serves_after_requests_with_changed_bytes(broker: Target) -> None:
+    rng = random.Random(8)
+    requests = [case.data for case in hostile.CASES.values() if 20 < len(case.data) < 2000]
     for _ in range(1500):
-        data = bytearray(chance.choice(honest))
-        for _ in range(chance.randrange(1, 4)):
-            data[chance.randrange(4, len(data))] = chance.randrange(256)
+        data = bytearray(rng.choice(requests))
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(4, len(data))] = rng.randrange(256)
         with Wire(broker.address, 5.0) as connection:
             connection.send(bytes(data))
     assert still_serves(broker)
 
 
 @pytest.mark.timeout(180)
-def test_a_bomb_is_not_opened_beyond_bounds_when_it_must_be_opened(broker: Target, target_name: str) -> None:
-    """The topic has its own compression type, so that the broker has to decompress the batch."""
+def test_decompressing_a_bomb_is_bounded(broker: Target, target_name: str) -> None:
+    """The topic sets a compression type, so the broker has to decompress the batch."""
     topic = "opened"
     if target_name != KAVKA:
-        pytest.skip("Apache Kafka unpacks as much as its heap holds")
+        pytest.skip("Apache Kafka decompresses as much as fits into its heap")
     assert wire.create_topic(broker.address, topic, compression_type="lz4") == 0
-    before = broker.process.peak_rss_bytes()
+    initial_peak_bytes = broker.process.peak_rss_bytes()
     for codec in (1, 4):
         with Wire(broker.address, 60.0) as connection:
             body = wire.produce_request(topic, 0, hostile.bomb(codec, 900 * MIB), version=7)
             code = wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0]
             assert code in (10, 87)
     assert still_serves(broker)
-    assert broker.process.peak_rss_bytes() - before < 300 * MIB
+    assert broker.process.peak_rss_bytes() - initial_peak_bytes < 300 * MIB
 
 
-def test_announced_frames_take_no_memory_before_their_bytes_come(broker: Target, target_name: str) -> None:
+def test_a_frame_length_allocates_no_memory_before_the_data_arrives(broker: Target, target_name: str) -> None:
     if target_name != KAVKA:
-        pytest.skip("Apache Kafka allocates what is announced")
-    before = broker.process.rss_bytes()
-    held = [socket.create_connection(broker.address) for _ in range(200)]
+        pytest.skip("Apache Kafka allocates the announced length")
+    initial_bytes = broker.process.rss_bytes()
+    connections = [socket.create_connection(broker.address) for _ in range(200)]
     try:
-        for connection in held:
+        for connection in connections:
             connection.sendall(struct.pack(">i", 100 * MIB) + b"\0\0\0\7\0\0\0\1")
         time.sleep(0.5)
         assert still_serves(broker)
-        assert grown_by(broker, before) < 64 * MIB
+        assert memory_growth(broker, initial_bytes) < 64 * MIB
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 
-def test_thousands_of_connections_are_held_and_a_busy_one_is_served(broker: Target) -> None:
+def test_clients_are_served_while_thousands_of_connections_are_open(broker: Target) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(3000, hard - 500)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 400), hard))
-    before = broker.process.rss_bytes()
-    held: list[socket.socket] = []
+    initial_bytes = broker.process.rss_bytes()
+    connections: list[socket.socket] = []
     try:
         for _ in range(count):
-            held.append(socket.create_connection(broker.address, 10.0))
-        began = time.monotonic()
+            connections.append(socket.create_connection(broker.address, 10.0))
+        start = time.monotonic()
         for _ in range(50):
             assert still_serves(broker)
-        assert time.monotonic() - began < 10
-        assert grown_by(broker, before) < 256 * MIB
+        assert time.monotonic() - start < 10
+        assert memory_growth(broker, initial_bytes) < 256 * MIB
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert still_serves(broker)
 
 
-def test_clients_that_send_a_byte_at_a_time_delay_no_other_client(broker: Target) -> None:
+def test_clients_that_send_byte_by_byte_delay_no_other_client(broker: Target) -> None:
     request = wire.request(METADATA, 4, wire.metadata_request([TOPIC]))
-    slow = [Wire(broker.address, 10.0) for _ in range(100)]
+    connections = [Wire(broker.address, 10.0) for _ in range(100)]
     try:
         for position in range(len(request) - 1):
-            for connection in slow:
+            for connection in connections:
                 connection.send(request[position : position + 1])
             if position % 10 == 0:
-                began = time.monotonic()
+                start = time.monotonic()
                 assert still_serves(broker)
-                assert time.monotonic() - began < 10
-        for connection in slow:
+                assert time.monotonic() - start < 10
+        for connection in connections:
             connection.expect_correlation(1)
             connection.send(request[-1:])
             assert wire.brokers_of(connection.receive())
     finally:
-        for connection in slow:
+        for connection in connections:
             connection.close()
 
 
-def test_a_client_that_never_reads_its_responses_is_not_read(broker: Target) -> None:
-    """It requests megabytes repeatedly: the broker stops reading from it instead of queueing
-    responses."""
+def test_requests_of_a_client_that_reads_no_responses_are_not_read(broker: Target) -> None:
+    """The client fetches megabytes repeatedly. The broker stops reading its requests instead of
+    queueing responses."""
     with Wire(broker.address, 30.0) as connection:
         payload = wire.batch([b"x" * 500_000])
         for _ in range(10):
             body = wire.produce_request(TOPIC, 0, payload, version=7)
             assert wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
-    before = broker.process.rss_bytes()
-    with Wire(broker.address, 2.0) as greedy:
+    initial_bytes = broker.process.rss_bytes()
+    with Wire(broker.address, 2.0) as fetching_connection:
         fetch = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, 0, version=4, max_bytes=5 * MIB))
         try:
             for _ in range(2000):
-                greedy.send(fetch)
+                fetching_connection.send(fetch)
         except TimeoutError:
             pass
         assert still_serves(broker)
-        assert grown_by(broker, before) < 128 * MIB
+        assert memory_growth(broker, initial_bytes) < 128 * MIB
 
 
-def test_responses_to_pipelined_requests_come_in_order(broker: Target) -> None:
+def test_responses_to_pipelined_requests_are_in_order(broker: Target) -> None:
     with Wire(broker.address, 10.0) as connection:
-        waiting = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, _end(broker), version=4), 1)
-        quick = wire.request(METADATA, 4, wire.metadata_request([TOPIC]), 2)
-        connection.send(waiting + quick)
-        for correlation in (1, 2):
-            connection.expect_correlation(correlation)
+        long_poll = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, _end_offset(broker), version=4), 1)
+        metadata = wire.request(METADATA, 4, wire.metadata_request([TOPIC]), 2)
+        connection.send(long_poll + metadata)
+        for correlation_id in (1, 2):
+            connection.expect_correlation(correlation_id)
             connection.receive()
 
 
-def _end(broker: Target) -> int:
+def _end_offset(broker: Target) -> int:
     with Wire(broker.address) as connection:
         return wire.end_offset(connection, TOPIC, 0)[1]

@@ -1,4 +1,4 @@
-"""Error codes and texts that clients look at: each test passes on Apache Kafka as well (`--target
+"""Error codes and messages that clients depend on. Each test also passes on Apache Kafka (`--target
 apache39`)."""
 
 from __future__ import annotations
@@ -43,24 +43,26 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class Broker:
+    """Sends requests to the broker under test and returns error codes and values."""
+
     def __init__(self, target: Target, messages: Messages) -> None:
         self.target = target
         self.call = messages.call
 
-    def versions(self, key: ApiKey) -> range:
+    def versions(self, api_key: ApiKey) -> range:
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-        span = {api.api_key: api for api in self.call(request, 3).api_keys}[key]
-        return range(span.min_version, span.max_version + 1)
+        supported = {api.api_key: api for api in self.call(request, 3).api_keys}[api_key]
+        return range(supported.min_version, supported.max_version + 1)
 
-    def coordinator(self, key: str, kind: int, version: int) -> Any:
-        request = FindCoordinatorRequest(key=key, key_type=kind)
+    def coordinator(self, key: str, key_type: int, version: int) -> Any:
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
         if version >= 4:
-            request = FindCoordinatorRequest(coordinator_keys=[key], key_type=kind)
+            request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
         return self.call(request, version)
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        answer = self.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
-        topic_id: uuid.UUID = answer.topics[0].topic_id
+        response = self.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
+        topic_id: uuid.UUID = response.topics[0].topic_id
         return topic_id
 
     def produce(
@@ -76,26 +78,28 @@ class Broker:
         )
         return ErrorCode(self.call(request, version).responses[0].partition_responses[0].error_code)
 
-    def alter(self, kind: int, name: str, setting: str, operation: int, value: str | None) -> ErrorCode:
+    def alter(self, resource_type: int, name: str, setting: str, operation: int, value: str | None) -> ErrorCode:
         config = AlterableConfig(name=setting, config_operation=operation, value=value)
-        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
-        answer = self.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-        return ErrorCode(answer.responses[0].error_code)
+        resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[config])
+        response = self.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        return ErrorCode(response.responses[0].error_code)
 
-    def value(self, kind: int, name: str, setting: str) -> tuple[str, int]:
-        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[setting])
+    def value(self, resource_type: int, name: str, setting: str) -> tuple[str, int]:
+        resource = DescribeConfigsResource(
+            resource_type=resource_type, resource_name=name, configuration_keys=[setting]
+        )
         [entry] = self.call(DescribeConfigsRequest(resources=[resource]), 4).results[0].configs
         return entry.value, entry.config_source
 
 
 @pytest.fixture(scope="module")
 def broker(target: Target) -> Iterator[Broker]:
-    """With both internal topics, and a partition of each that has a leader."""
+    """A broker on which both internal topics exist and have leaders."""
     with Messages(target.address) as messages:
         broker = Broker(target, messages)
-        for kind in (0, 1):
+        for key_type in (0, 1):
             wait_until(
-                lambda kind=kind: broker.coordinator("x", kind, 4).coordinators[0].error_code == 0,
+                lambda key_type=key_type: broker.coordinator("x", key_type, 4).coordinators[0].error_code == 0,
                 timeout=60,
                 what="a coordinator",
             )
@@ -127,7 +131,7 @@ def _records_of_version(version: int) -> bytes:
 def test_clients_cannot_produce_to_internal_topics(broker: Broker, topic: str) -> None:
     for version in broker.versions(ApiKey.PRODUCE):
         if broker.target.version == "4.3.0" and version < 3:
-            continue  # advertised for old clients, not served
+            continue  # Kafka 4.3 advertises these versions but does not serve them
         code = broker.produce(topic, _records_of_version(version), version)
         assert code is ErrorCode.INVALID_TOPIC_EXCEPTION, version
     assert broker.produce(topic, _records(), 9, partition=999) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -142,14 +146,14 @@ def test_the_admin_client_of_kafka_can_produce_to_internal_topics(broker: Broker
 @pytest.mark.parametrize("topic", INTERNAL)
 def test_transactions_cannot_contain_internal_topics(broker: Broker, topic: str) -> None:
     name = f"id-{uuid.uuid4().hex[:8]}"
-    states: list[Any] = []
+    responses: list[Any] = []
 
-    def initialised() -> bool:
-        states.append(broker.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000), 4))
-        return states[-1].error_code == 0
+    def has_producer_id() -> bool:
+        responses.append(broker.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000), 4))
+        return responses[-1].error_code == 0
 
-    wait_until(initialised, timeout=60, what="a producer id")
-    producer = states[-1]
+    wait_until(has_producer_id, timeout=60, what="a producer id")
+    producer = responses[-1]
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=producer.producer_id,
@@ -172,33 +176,38 @@ def test_transactions_cannot_contain_internal_topics(broker: Broker, topic: str)
         )
         builder.append(Record(timestamp=int(time.time() * 1000), key=b"key", value=b"value"))
         code = broker.produce(topic, bytes(builder.build()), version, transactional_id=name)
-        # Below v12 Kafka asks the coordinator first, which has no such partition in the
+        # Below v12 Kafka first verifies with the coordinator that the partition is in the
         # transaction.
-        asks_first = broker.target.version != KAVKA and version < 12
-        refused = ErrorCode.TRANSACTION_ABORTABLE if asks_first else ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert code is refused, version
+        verifies_first = broker.target.version != KAVKA and version < 12
+        expected = ErrorCode.TRANSACTION_ABORTABLE if verifies_first else ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert code is expected, version
 
 
 # ---- coordinators and ACLs
 
 
 def test_a_coordinator_is_found_with_the_message_none_up_to_version_3(broker: Broker) -> None:
-    for kind in (0, 1):
+    for key_type in (0, 1):
         for version in (1, 2, 3):
-            answer = broker.coordinator("x", kind, version)
-            assert (answer.error_code, answer.error_message) == (0, "NONE")
-        coordinator = broker.coordinator("x", kind, 4).coordinators[0]
+            response = broker.coordinator("x", key_type, version)
+            assert (response.error_code, response.error_message) == (0, "NONE")
+        coordinator = broker.coordinator("x", key_type, 4).coordinators[0]
         assert (coordinator.error_code, coordinator.error_message) == (0, "")
 
 
-def test_acl_requests_are_refused_as_there_is_no_authorizer(broker: Broker) -> None:
-    for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
-        assert broker.versions(key)[-1] == 3
+def test_acl_requests_are_rejected_without_an_authorizer(broker: Broker) -> None:
+    for api_key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
+        assert broker.versions(api_key)[-1] == 3
     for version in broker.versions(ApiKey.DESCRIBE_ACLS):
-        pattern = 3 if version == 0 else 1
-        matching = {"pattern_type_filter": pattern, "operation": 1, "permission_type": 1, "resource_type_filter": 1}
-        described = broker.call(DescribeAclsRequest(**matching), version)
-        created = broker.call(
+        pattern_type = 3 if version == 0 else 1
+        acl_filter = {
+            "pattern_type_filter": pattern_type,
+            "operation": 1,
+            "permission_type": 1,
+            "resource_type_filter": 1,
+        }
+        describe_response = broker.call(DescribeAclsRequest(**acl_filter), version)
+        create_response = broker.call(
             CreateAclsRequest(
                 creations=[
                     AclCreation(
@@ -214,10 +223,13 @@ def test_acl_requests_are_refused_as_there_is_no_authorizer(broker: Broker) -> N
             ),
             version,
         )
-        deleted = broker.call(DeleteAclsRequest(filters=[DeleteAclsFilter(**matching)] * 2), version)
-        texts = [(described.error_code, described.error_message)]
-        texts += [(result.error_code, result.error_message) for result in (*created.results, *deleted.filter_results)]
-        assert texts == [
+        delete_response = broker.call(DeleteAclsRequest(filters=[DeleteAclsFilter(**acl_filter)] * 2), version)
+        errors = [(describe_response.error_code, describe_response.error_message)]
+        errors += [
+            (result.error_code, result.error_message)
+            for result in (*create_response.results, *delete_response.filter_results)
+        ]
+        assert errors == [
             (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker"),
             *[(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")] * 4,
         ]
@@ -249,14 +261,15 @@ def test_brokers_can_have_no_cleanup_policy(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-2, -100, -(2**62)])
-def test_a_batch_keeps_the_negative_timestamp_that_it_came_with(broker: Broker, topic: str, timestamp: int) -> None:
+def test_a_batch_may_have_a_negative_timestamp(broker: Broker, topic: str, timestamp: int) -> None:
     assert broker.produce(topic, _records(timestamp), 9) is NONE
 
 
 @pytest.mark.parametrize("timestamp", [-(2**63), -(2**63) + 1, 2**63 - 1])
-def test_a_timestamp_that_no_clock_is_near_is_refused(broker: Broker, topic: str, timestamp: int) -> None:
+def test_an_extreme_timestamp_is_rejected(broker: Broker, topic: str, timestamp: int) -> None:
     if broker.target.version == "3.9.1":
-        # In 3.9 there is no bound for later timestamps by default. 4.x and Kavka have an hour.
+        # Kafka 3.9 does not limit future timestamps by default. The limit of 4.x and Kavka is an
+        # hour.
         assert broker.alter(TOPIC, topic, "message.timestamp.after.max.ms", SET, "3600000") is NONE
     wait_until(
         lambda: broker.produce(topic, _records(timestamp), 9) is ErrorCode.INVALID_TIMESTAMP,
@@ -265,11 +278,11 @@ def test_a_timestamp_that_no_clock_is_near_is_refused(broker: Broker, topic: str
     )
 
 
-def test_a_message_of_magic_1_has_no_negative_timestamp(broker: Broker, topic: str) -> None:
+def test_a_message_of_format_1_with_a_negative_timestamp_is_rejected(broker: Broker, topic: str) -> None:
     if broker.target.version == "4.3.0":
-        return  # takes record batches only
+        return  # Kafka 4.3 accepts only record batches
     assert broker.produce(topic, bytes(legacy_message(1, 0, 0, -1, b"key", b"value")), 2) is NONE
     for timestamp in (-2, -(2**63)):
         code = broker.produce(topic, bytes(legacy_message(1, 0, 0, timestamp, b"key", b"value")), 2)
-        refused = ErrorCode.INVALID_TIMESTAMP if broker.target.version == KAVKA else ErrorCode.UNKNOWN_SERVER_ERROR
-        assert code is refused
+        expected = ErrorCode.INVALID_TIMESTAMP if broker.target.version == KAVKA else ErrorCode.UNKNOWN_SERVER_ERROR
+        assert code is expected

@@ -1,5 +1,4 @@
-"""Strings of clients that are as long as the protocol allows: no response becomes too long to be
-encoded."""
+"""Clients send strings of the maximum length. Every response can still be encoded."""
 
 from __future__ import annotations
 
@@ -36,33 +35,33 @@ TOPIC = "long"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaProcess]:
     settings = {"group.initial.rebalance.delay.ms": 0}
-    with KavkaProcess(tmp_path_factory.mktemp("long-strings"), overrides=settings) as running:
-        assert wire.create_topic(running.address, TOPIC) == 0
-        wait_until(lambda: coordinates(running), timeout=60, what="a coordinator")
-        yield running
-        assert running.stop() == 0
+    with KavkaProcess(tmp_path_factory.mktemp("long-strings"), overrides=settings) as broker:
+        assert wire.create_topic(broker.address, TOPIC) == 0
+        wait_until(lambda: is_coordinator(broker), timeout=60, what="a coordinator")
+        yield broker
+        assert broker.stop() == 0
 
 
-def coordinates(broker: KavkaProcess) -> bool:
+def is_coordinator(broker: KavkaProcess) -> bool:
     with Wire(broker.address, 30.0) as connection:
         error_code: int = connection.call(10, 0, wire.string("group")).int16()
-    return error_code == 0 and call(broker, join("group"), JoinGroupResponse, 2).error_code == 0
+    return error_code == 0 and call(broker, join_request("group"), JoinGroupResponse, 2).error_code == 0
 
 
 def call(broker: KavkaProcess, request: Any, response_class: Any, version: int, client_id: str = "test") -> Any:
     header = RequestHeader(api_key=request.API_KEY, api_version=version, correlation_id=1, client_id=client_id)
-    pieces: list[bytes] = []
-    header.encode(pieces)
-    request.encode(pieces, version)
+    chunks: list[bytes] = []
+    header.encode(chunks)
+    request.encode(chunks, version)
     with Wire(broker.address, 30.0) as connection:
         connection.expect_correlation(1)
-        connection.send(wire.frame(b"".join(pieces)))
+        connection.send(wire.frame(b"".join(chunks)))
         data = connection.receive().data
     _, position = decode_response_header(data, 0, request.API_KEY, version)
     return response_class.decode(data, position, version)[0]
 
 
-def join(group: str, instance_id: str | None = None, member_id: str = "") -> JoinGroupRequest:
+def join_request(group: str, instance_id: str | None = None, member_id: str = "") -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=10_000,
@@ -76,31 +75,33 @@ def join(group: str, instance_id: str | None = None, member_id: str = "") -> Joi
 
 @pytest.mark.parametrize("version", [2, 5, 9])
 @pytest.mark.parametrize("client_id", [LONGEST, "\u20ac" * (MAX_STRING_LENGTH // 3)], ids=["ascii", "euro"])
-def test_a_long_client_id_is_shortened_and_the_group_can_be_described(
+def test_a_long_client_id_is_truncated_and_the_group_can_be_described(
     broker: KavkaProcess, client_id: str, version: int
 ) -> None:
     group = f"client-id-{version}-{client_id[0]}"
-    response = call(broker, join(group), JoinGroupResponse, version, client_id)
+    response = call(broker, join_request(group), JoinGroupResponse, version, client_id)
     if version >= 4:
-        response = call(broker, join(group, member_id=response.member_id), JoinGroupResponse, version, client_id)
+        response = call(
+            broker, join_request(group, member_id=response.member_id), JoinGroupResponse, version, client_id
+        )
     assert response.error_code == 0
     for describe_version in (0, 5):
         request = DescribeGroupsRequest(groups=[group])
-        (described,) = call(broker, request, DescribeGroupsResponse, describe_version).groups
-        (member,) = described.members
+        (description,) = call(broker, request, DescribeGroupsResponse, describe_version).groups
+        (member,) = description.members
         assert member.member_id == response.member_id
         assert client_id.startswith(member.client_id)
         assert len(member.client_id) == 1024
 
 
 @pytest.mark.parametrize("version", [5, 9])
-def test_a_long_instance_id_is_kept_and_the_group_can_be_described(broker: KavkaProcess, version: int) -> None:
+def test_a_long_instance_id_is_stored_and_the_group_can_be_described(broker: KavkaProcess, version: int) -> None:
     group = f"instance-id-{version}"
-    response = call(broker, join(group, LONGEST), JoinGroupResponse, version)
+    response = call(broker, join_request(group, LONGEST), JoinGroupResponse, version)
     assert response.error_code == 0
-    (described,) = call(broker, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, 5).groups
-    assert described.members[0].group_instance_id == LONGEST
-    assert described.members[0].member_id == response.member_id
+    (description,) = call(broker, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, 5).groups
+    assert description.members[0].group_instance_id == LONGEST
+    assert description.members[0].member_id == response.member_id
 
 
 def alter(broker: KavkaProcess, name: str, value: str, operation: int) -> Any:
@@ -115,23 +116,23 @@ def test_long_error_messages_are_truncated(broker: KavkaProcess) -> None:
         topics=[CreatableTopic(name=LONGEST, num_partitions=1, replication_factor=1)], timeout_ms=1000
     )
     for version in (4, 7):
-        (created,) = call(broker, request, CreateTopicsResponse, version).topics
-        assert created.error_code == 17
-        assert len(created.error_message) <= MAX_ERROR_MESSAGE
+        (result,) = call(broker, request, CreateTopicsResponse, version).topics
+        assert result.error_code == 17
+        assert len(result.error_message) <= MAX_ERROR_MESSAGE
     for name, value in ((LONGEST, "1"), ("cleanup.policy", LONGEST), ("retention.ms", LONGEST)):
-        changed = alter(broker, name, value, 0)
-        assert changed.error_code != 0
-        assert changed.error_message.endswith("...") or len(changed.error_message) < MAX_ERROR_MESSAGE
+        response = alter(broker, name, value, 0)
+        assert response.error_code != 0
+        assert response.error_message.endswith("...") or len(response.error_message) < MAX_ERROR_MESSAGE
 
 
-def test_a_list_does_not_grow_beyond_what_can_be_described(broker: KavkaProcess) -> None:
+def test_a_list_setting_cannot_become_too_long_to_describe(broker: KavkaProcess) -> None:
     name = "leader.replication.throttled.replicas"
     pairs = [f"{partition}:{partition}" for partition in range(10_000, 12_500)]
     assert alter(broker, name, ",".join(pairs), 2).error_code == 0
-    more = ",".join(f"{partition}:{partition}" for partition in range(20_000, 22_500))
-    assert alter(broker, name, more, 2).error_code == 40
+    more_pairs = ",".join(f"{partition}:{partition}" for partition in range(20_000, 22_500))
+    assert alter(broker, name, more_pairs, 2).error_code == 40
     request = DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name=TOPIC)])
-    (described,) = call(broker, request, DescribeConfigsResponse, 2).results
-    assert described.error_code == 0
-    (config,) = [config for config in described.configs if config.name == name]
+    (description,) = call(broker, request, DescribeConfigsResponse, 2).results
+    assert description.error_code == 0
+    (config,) = [config for config in description.configs if config.name == name]
     assert config.value == ",".join(pairs)

@@ -1,5 +1,5 @@
-"""The tools of the mirror as people run them: the commands of docs/mirror.md, and a mirror that is
-killed."""
+"""The command-line tools of the mirror: the commands of docs/mirror.md work, and a killed mirror
+loses no record."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.support.spark import light_home
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "mirror.md").read_text()
-PATIENCE = 240.0
+DOCUMENT = (ROOT / "docs" / "mirror.md").read_text()
+TIMEOUT_S = 240.0
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
-class World:
-    """Two brokers, and tools that are run between them."""
+class MirrorSetup:
+    """Two brokers and a folder in which the mirror tools run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,29 +61,30 @@ class World:
         self.a.close()
         self.b.close()
 
-    def placed(self, text: str) -> str:
-        """With the addresses of these brokers."""
-        for usual, here in (
+    def with_addresses(self, text: str) -> str:
+        """Replace the documented addresses by those of the test."""
+        for documented, actual in (
             ("localhost:9092", self.a.bootstrap_servers),
             ("localhost:9192", self.b.bootstrap_servers),
             ("localhost:8083", f"127.0.0.1:{self.status_port}"),
         ):
-            text = text.replace(usual, here)
+            text = text.replace(documented, actual)
         return text
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(self.placed(text))
+        path.write_text(self.with_addresses(text))
 
     def start(self, command: str) -> ManagedProcess:
-        words = shlex.split(self.placed(command))
+        arguments = shlex.split(self.with_addresses(command))
         return ManagedProcess(
-            words, log=self.folder / "tool.log", cwd=self.folder, env=self.environment, before_exec=os.setsid
+            arguments, log=self.folder / "tool.log", cwd=self.folder, env=self.environment, before_exec=os.setsid
         )
 
-    def end(self, topic: str, partitions: int = 1) -> int:
-        """How many offsets the target has of a topic."""
+    def end_offset(self, topic: str, partitions: int = 1) -> int:
+        """Return the sum of the end offsets of a topic in the target, or 0 if the topic does not
+        exist."""
         try:
             offsets = self.admin_b.list_offsets(
                 {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
@@ -94,120 +95,149 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def mirror_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorSetup]:
     need_command("java")
-    world = World(tmp_path_factory.mktemp("mirror-tool"))
-    world.admin_a.create_topics([NewTopic("orders", 1), NewTopic("payments", 1)])
-    world.admin_b.create_topics([NewTopic("stock", 1)])
-    for servers, topic in ((world.a, "orders"), (world.a, "payments"), (world.b, "stock")):
-        with Producer(bootstrap_servers=servers.bootstrap_servers) as producer:
+    mirror_setup = MirrorSetup(tmp_path_factory.mktemp("mirror-tool"))
+    mirror_setup.admin_a.create_topics([NewTopic("orders", 1), NewTopic("payments", 1)])
+    mirror_setup.admin_b.create_topics([NewTopic("stock", 1)])
+    for broker, topic in ((mirror_setup.a, "orders"), (mirror_setup.a, "payments"), (mirror_setup.b, "stock")):
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             for n in range(100):
                 producer.send(topic, b"%d" % n)
-    yield world
-    world.close()
+    yield mirror_setup
+    mirror_setup.close()
 
 
 @pytest.fixture
-def running(world: World) -> Iterator[Callable[[str], ManagedProcess]]:
-    made: list[ManagedProcess] = []
+def run(mirror_setup: MirrorSetup) -> Iterator[Callable[[str], ManagedProcess]]:
+    """Return a function that starts a command. Its processes are killed after the test."""
+    processes: list[ManagedProcess] = []
 
     def start(command: str) -> ManagedProcess:
-        made.append(world.start(command))
-        return made[-1]
+        processes.append(mirror_setup.start(command))
+        return processes[-1]
 
     yield start
-    for process in made:
+    for process in processes:
         kill_session(process.pid, set())
         process.kill()
 
 
 def wait(process: ManagedProcess, condition: Callable[[], bool], what: str) -> None:
-    def checked() -> bool:
+    def is_met() -> bool:
         assert process.running(), process.log_tail()
         return condition()
 
-    wait_until(checked, timeout=PATIENCE, what=what, interval=0.2)
+    wait_until(is_met, timeout=TIMEOUT_S, what=what, interval=0.2)
 
 
-def command_with(*words: str) -> str:
+def find_command(*words: str) -> str:
     (command,) = (line for block in blocks("sh") for line in block.splitlines() if all(word in line for word in words))
     return command
 
 
-def test_the_file_that_is_shipped_mirrors_topics_and_groups(world: World, running: Any) -> None:
+def test_the_default_configuration_mirrors_topics_and_groups(mirror_setup: MirrorSetup, run: Any) -> None:
     with Consumer(
-        bootstrap_servers=world.a.bootstrap_servers, group_id="shop", auto_offset_reset="earliest"
+        bootstrap_servers=mirror_setup.a.bootstrap_servers, group_id="shop", auto_offset_reset="earliest"
     ) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         assert consumer.poll(60.0, 30)
         consumer.commit_sync()
-        stopped = consumer.position(TopicPartition("orders", 0))
+        position = consumer.position(TopicPartition("orders", 0))
     name = "config/connect-mirror-maker.properties"
-    world.write(name, (ROOT / name).read_text())
-    process = running(command_with(name) + " --report-interval-ms 200")
-    wait(process, lambda: world.end("A.orders") == 100, "the orders")
-    tp = TopicPartition("A.orders", 0)
+    mirror_setup.write(name, (ROOT / name).read_text())
+    process = run(find_command(name) + " --report-interval-ms 200")
+    wait(process, lambda: mirror_setup.end_offset("A.orders") == 100, "the orders")
+    partition = TopicPartition("A.orders", 0)
 
-    def synced() -> bool:
-        at = world.admin_b.list_consumer_group_offsets("shop").get(tp)
-        return at is not None and at.offset == stopped
+    def is_synced() -> bool:
+        committed = mirror_setup.admin_b.list_consumer_group_offsets("shop").get(partition)
+        return committed is not None and committed.offset == position
 
-    wait(process, synced, "the group's offset")
-    wait(process, lambda: "lag 0" in process.log_tail(), "a line that says how far it is")
+    wait(process, is_synced, "the group's offset")
+    wait(process, lambda: "lag 0" in process.log_tail(), "a progress line")
     assert re.search(r"^A->B: RUNNING, [\d,]+ records, [\d,]+/s, lag 0$", process.log_tail(), re.MULTILINE)
     assert process.stop(60.0) in (0, 143)
 
 
-def test_two_clusters_mirror_one_another_by_the_file_of_the_document(world: World, running: Any) -> None:
-    world.write("mm2.properties", next(text for text in blocks("properties") if "clusters" in text))
-    process = running(command_with("mm2.properties"))
-    wait(process, lambda: world.end("berlin.orders") == 100 and world.end("berlin.payments") == 100, "both topics")
-    wait(process, lambda: "oslo.stock" in world.admin_a.list_topics(), "the topic of the other way")
+def test_the_documented_configuration_mirrors_in_both_directions(mirror_setup: MirrorSetup, run: Any) -> None:
+    mirror_setup.write("mm2.properties", next(text for text in blocks("properties") if "clusters" in text))
+    process = run(find_command("mm2.properties"))
+    wait(
+        process,
+        lambda: mirror_setup.end_offset("berlin.orders") == 100 and mirror_setup.end_offset("berlin.payments") == 100,
+        "both topics",
+    )
+    wait(process, lambda: "oslo.stock" in mirror_setup.admin_a.list_topics(), "the topic of the other direction")
 
     def status() -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{world.status_port}/status", timeout=30) as answer:
-            return {flow["flow"]: flow for flow in json.load(answer)}
+        with urllib.request.urlopen(f"http://127.0.0.1:{mirror_setup.status_port}/status", timeout=30) as response:
+            return {flow["flow"]: flow for flow in json.load(response)}
 
     wait(process, lambda: status()["berlin->oslo"]["records"] >= 200, "the status")
     wait(process, lambda: status()["berlin->oslo"]["lag_by_partition"].get("orders") == {"0": 0}, "no lag")
-    tool = shlex.split(world.placed(command_with("kafka-consumer-groups")))
+    command = shlex.split(mirror_setup.with_addresses(find_command("kafka-consumer-groups")))
 
-    def shown() -> str:
-        done = subprocess.run(
-            tool, cwd=world.folder, env=world.environment, capture_output=True, text=True, check=False, timeout=120
+    def group_description() -> str:
+        result = subprocess.run(
+            command,
+            cwd=mirror_setup.folder,
+            env=mirror_setup.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
-        return done.stdout
+        return result.stdout
 
-    wait(process, lambda: bool(re.search(r"orders +0 +100 +100 +0 ", shown())), "the lag as that of a group")
-
-
-def test_the_older_tool_copies_topics_under_their_names(world: World, running: Any) -> None:
-    world.write("source.properties", next(text for text in blocks("properties") if "group.id" in text))
-    world.write("target.properties", "bootstrap.servers = localhost:9192\n")
-    process = running(command_with("--whitelist"))
-    wait(process, lambda: world.end("orders") == 100 and world.end("payments") == 100, "both topics")
-    assert [r.value for r in read_all(world.b, "orders")] == [r.value for r in read_all(world.a, "orders")]
+    wait(
+        process,
+        lambda: bool(re.search(r"orders +0 +100 +100 +0 ", group_description())),
+        "the lag in the description of the group",
+    )
 
 
-def test_an_error_is_one_line(world: World) -> None:
-    world.write("none.properties", "bootstrap.servers = localhost:9092\n")
-    world.write("circle.properties", "clusters = A\nA.bootstrap.servers = localhost:9092\n")
+def test_mirrormaker_1_mirrors_topics_without_renaming_them(mirror_setup: MirrorSetup, run: Any) -> None:
+    mirror_setup.write("source.properties", next(text for text in blocks("properties") if "group.id" in text))
+    mirror_setup.write("target.properties", "bootstrap.servers = localhost:9192\n")
+    process = run(find_command("--whitelist"))
+    wait(
+        process,
+        lambda: mirror_setup.end_offset("orders") == 100 and mirror_setup.end_offset("payments") == 100,
+        "both topics",
+    )
+    assert [r.value for r in read_all(mirror_setup.b, "orders")] == [
+        r.value for r in read_all(mirror_setup.a, "orders")
+    ]
+
+
+def test_an_error_is_printed_in_one_line(mirror_setup: MirrorSetup) -> None:
+    mirror_setup.write("bare.properties", "bootstrap.servers = localhost:9092\n")
+    mirror_setup.write("one-cluster.properties", "clusters = A\nA.bootstrap.servers = localhost:9092\n")
     for command, message in (
-        ("bin/kafka-mirror-maker.sh --producer.config none.properties --include x", "consumer.config"),
-        ("bin/kafka-mirror-maker.sh --consumer.config none.properties --producer.config none.properties", "include"),
+        ("bin/kafka-mirror-maker.sh --producer.config bare.properties --include x", "consumer.config"),
         (
-            "bin/kafka-mirror-maker.sh --consumer.config none.properties --producer.config none.properties --include x",
+            "bin/kafka-mirror-maker.sh --consumer.config bare.properties --producer.config bare.properties",
+            "include",
+        ),
+        (
+            "bin/kafka-mirror-maker.sh --consumer.config bare.properties --producer.config bare.properties --include x",
             "--consumer.config has no group.id",
         ),
         ("bin/kafka-mirror-maker.sh --message.handler x", "--message.handler is not supported"),
-        ("bin/connect-mirror-maker.sh circle.properties", "no pair of clusters is enabled"),
+        ("bin/connect-mirror-maker.sh one-cluster.properties", "no pair of clusters is enabled"),
         ("bin/connect-mirror-maker.sh nowhere.properties", "nowhere.properties"),
     ):
-        done = subprocess.run(
-            shlex.split(command), cwd=world.folder, env=world.environment, capture_output=True, text=True, check=False
+        result = subprocess.run(
+            shlex.split(command),
+            cwd=mirror_setup.folder,
+            env=mirror_setup.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.returncode == 1
-        assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+        assert result.returncode == 1
+        assert message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
 
 
 RECORDS = 9_000
@@ -229,29 +259,37 @@ emit.checkpoints.enabled = false
 
 
 @pytest.mark.slow
-def test_a_mirror_that_is_killed_leaves_nothing_out_and_exactly_once_nothing_twice(world: World, running: Any) -> None:
-    """`A.numbers` is mirrored exactly once, `numbers` at least once; all processes die at the same
-    moment."""
-    world.admin_a.create_topics([NewTopic("numbers", 2)])
-    with Producer(bootstrap_servers=world.a.bootstrap_servers) as producer:
+def test_a_killed_mirror_loses_nothing_and_exactly_once_duplicates_nothing(mirror_setup: MirrorSetup, run: Any) -> None:
+    """`A.numbers` is mirrored exactly once, `numbers` at least once. All processes are killed
+    together."""
+    mirror_setup.admin_a.create_topics([NewTopic("numbers", 2)])
+    with Producer(bootstrap_servers=mirror_setup.a.bootstrap_servers) as producer:
         for n in range(RECORDS):
             producer.send("numbers", b"%d" % n, partition=n % 2)
-    world.write("crash.properties", CRASH_FILE.format(folder=world.folder))
+    mirror_setup.write("crash.properties", CRASH_FILE.format(folder=mirror_setup.folder))
     command = "bin/connect-mirror-maker.sh crash.properties"
-    process = running(command)
+    process = run(command)
     topics = ("A.numbers", "numbers")
-    wait(process, lambda: all(world.end(topic, 2) > RECORDS // 6 for topic in topics), "some batches of both")
+    wait(
+        process,
+        lambda: all(mirror_setup.end_offset(topic, 2) > RECORDS // 6 for topic in topics),
+        "some batches of both topics",
+    )
     kill_session(process.pid, set())
     process.kill()
-    before = {topic: len(read_all(world.b, topic, "read_uncommitted")) for topic in topics}
-    assert all(count < RECORDS for count in before.values()), before
-    process = running(command)
+    mirrored_counts = {topic: len(read_all(mirror_setup.b, topic, "read_uncommitted")) for topic in topics}
+    assert all(count < RECORDS for count in mirrored_counts.values()), mirrored_counts
+    process = run(command)
     for topic in topics:
-        wait(process, lambda topic=topic: world.end(topic, 2) >= RECORDS, f"all of {topic}")  # type: ignore[misc]
-    wait(process, lambda: len(read_all(world.b, "A.numbers")) >= RECORDS, "all that is committed")
-    once = Counter(int(r.value) for r in read_all(world.b, "A.numbers"))
-    assert sorted(once) == list(range(RECORDS)) and set(once.values()) == {1}
-    wait(process, lambda: len({r.value for r in read_all(world.b, "numbers")}) == RECORDS, "every number at least once")
+        wait(process, lambda topic=topic: mirror_setup.end_offset(topic, 2) >= RECORDS, f"all of {topic}")  # type: ignore[misc]
+    wait(process, lambda: len(read_all(mirror_setup.b, "A.numbers")) >= RECORDS, "all committed records")
+    occurrences = Counter(int(r.value) for r in read_all(mirror_setup.b, "A.numbers"))
+    assert sorted(occurrences) == list(range(RECORDS)) and set(occurrences.values()) == {1}
+    wait(
+        process,
+        lambda: len({r.value for r in read_all(mirror_setup.b, "numbers")}) == RECORDS,
+        "every number at least once",
+    )
     for topic in topics:
-        for r in read_all(world.b, topic):
+        for r in read_all(mirror_setup.b, topic):
             assert int(r.value) % 2 == r.partition
