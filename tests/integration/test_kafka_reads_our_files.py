@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 @dataclass
 class LogDirectory:
-    """The log directory of a broker that was filled and stopped."""
+    """The log directory of a stopped broker and the records that were produced to it."""
 
     path: Path
     material: Material
