@@ -79,11 +79,11 @@ class CrashingSource(KavkaDataSource):
 
 
 _write, _commit = two_phase.write, two_phase.Driver.commit
-_end, _decide = two_phase.Driver._end, two_phase.DecisionWriter.write
+_commit_transactions, _decide = two_phase.Driver._commit_transactions, two_phase.DecisionWriter.write
 _prepare = two_phase.Producer.prepare_transaction
 
 
-def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = None, **more: Any) -> Any:
+def write(options: Any, layout: Any, batches: Any, attempt: Any, *args: Any, **kwargs: Any) -> Any:
     stage = stage_in(options) if attempt.batch == BATCH else ""
     if stage == "before_write":
         halt(stage)
@@ -97,7 +97,7 @@ def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = No
         return _prepare(producer, timeout)
 
     two_phase.Producer.prepare_transaction = prepare  # type: ignore[method-assign]
-    return _write(options, where, batches, attempt, before, **more)
+    return _write(options, layout, batches, attempt, *args, **kwargs)
 
 
 def commit(self: Any, batch: int, reports: Any) -> None:
@@ -122,21 +122,21 @@ def _topic_of(decision: Any) -> str | None:
     return next((entry.witness[0] for entry in decision.tasks.values() if entry.witness), None)
 
 
-def end(self: Any, batch: int, transactions: Any) -> None:
+def commit_transactions(self: Any, batch: int, reports: Any) -> None:
     stage = stage_in(self._options) if batch == BATCH else ""
     if stage in ("after_decision", "all_aborted"):
         halt(stage)
     if stage in ("half_committed", "half_aborted"):
-        _end(self, batch, transactions[:1])
+        _commit_transactions(self, batch, reports[:1])
         halt(stage)
-    _end(self, batch, transactions)
+    _commit_transactions(self, batch, reports)
 
 
 if FOLDER in os.environ:
     # Only in the processes of the driver. The tests import this module for its queries.
     two_phase.write = write
     two_phase.Driver.commit = commit  # type: ignore[method-assign]
-    two_phase.Driver._end = end  # type: ignore[method-assign]
+    two_phase.Driver._commit_transactions = commit_transactions  # type: ignore[method-assign]
     two_phase.DecisionWriter.write = decide  # type: ignore[method-assign]
 
 
