@@ -52,7 +52,7 @@ def job(target: Target, chosen: Any, **settings: Any) -> Job:
     settings_found = settings_of(
         {"application.id": "app", "bootstrap.servers": target.bootstrap_servers, "max.block.ms": "2000", **settings}
     )
-    return Job(topology, settings_found, make_plan(topology, {"in": 1}, 1), {}, "run", False)
+    return Job(topology, settings_found, make_plan(topology, {"in": 1}), {}, "run", False, "id", None)
 
 
 def partitions(job: Job, key: str, values: range) -> list[int]:

@@ -130,7 +130,7 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     assert last[b"all"] == 3
     assert last[b"again"] == 1
     uncached = KafkaStreams(word_count(topic, output).build(), {**settings, "cache.max.bytes.buffering": 0}, spark)
-    with pytest.raises(StreamsException, match="were added up by Spark itself"):
+    with pytest.raises(StreamsException, match="Spark itself adds up the counts"):
         uncached.start()
 
 

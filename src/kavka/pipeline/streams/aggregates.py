@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
+import struct
 from collections.abc import Callable
 from typing import Any
 
 from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.serdes import Change
-from kavka.pipeline.streams.stores import ValueAndTimestamp
+from kavka.pipeline.streams.stores import STAMP, ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step, TableNode
 from kavka.pipeline.streams.windows import SessionWindows, SlidingWindows, TimeWindow, Window, Windowed
 
 Aggregator = Callable[[Any, Any, Any], Any]
+
+_SPAN = struct.Struct(">qq")
 
 
 def _nothing() -> Any:
@@ -151,8 +153,9 @@ class TableAggregate(TableNode):
 
 class WindowAggregate(TableNode):
     """Tumbling, hopping and unlimited windows. With `final`, a window is told once, when it closes:
-    `_due` are the windows that were not told yet, in the order of their starts, and they are told
-    before anything is put, since the store may forget them with that."""
+    `_due` is a map of the windows that were not told yet (start and key), and they are told before
+    anything is put, since the store may forget them with that. No start in it is less than
+    `_earliest`."""
 
     _past_end = 0
     """How long after a window's end time must be for it to be over, without the grace."""
@@ -169,32 +172,35 @@ class WindowAggregate(TableNode):
         super().__init__(store, send_old)
         self._windows, self._initializer, self._aggregator = windows, initializer or _nothing, aggregator
         self._final = final
-        self._due: list[tuple[int, bytes]] = []
-        self._waiting: set[tuple[int, bytes]] = set()
+        self._earliest = 0
 
     def init(self) -> None:
         super().init()
         if self._final and self.store is not None:
-            last = self.observed - self._windows.grace - self._windows.size - self._past_end
-            self._waiting = {one for one in self.store.starts() if one[0] > last}
-            self._due = sorted(self._waiting)
+            self._due = self.store.open_map(f"{self.store.name} due")
 
     def observe(self, timestamp: int, headers: Headers) -> int:
         """Time goes on; the time up to which windows are closed."""
         closed: int = max(self.observed, timestamp) - self._windows.grace
         if self._final and timestamp > self.observed:
-            assert self.store is not None
-            size = self._windows.size
-            while self._due and self._due[0][0] + size + self._past_end <= closed:
-                self._waiting.discard(self._due[0])
-                start, data = heapq.heappop(self._due)
-                key = self.store._key(data)
-                held = self.store.fetch(key, start)
-                if held is not None:
-                    window = TimeWindow(start, start + size)
-                    self.forward(Windowed(key, window), Change(held[0]), held[1], headers)
+            self._tell_closed(closed - self._windows.size - self._past_end, headers)
         self.observed = max(self.observed, timestamp)
         return closed
+
+    def _tell_closed(self, last: int, headers: Headers) -> None:
+        """Tell the windows that start at `last` or before."""
+        assert self.store is not None
+        if last < self._earliest:
+            return
+        for entry, _ in self._due.scan(high=STAMP.pack(last + 1)):
+            self._due.put(entry, None)
+            (start,), data = STAMP.unpack_from(entry), entry[STAMP.size :]
+            key = self.store._key(data)
+            held = self.store.fetch(key, start)
+            if held is not None:
+                window = TimeWindow(start, start + self._windows.size)
+                self.forward(Windowed(key, window), Change(held[0]), held[1], headers)
+        self._earliest = last + 1
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
@@ -220,10 +226,8 @@ class WindowAggregate(TableNode):
         assert self.store is not None
         self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)
         if self._final:
-            entry = (window.start, self.store._need_key(key))
-            if entry not in self._waiting:
-                self._waiting.add(entry)
-                heapq.heappush(self._due, entry)
+            self._due.put(STAMP.pack(window.start) + self.store._need_key(key), b"")
+            self._earliest = min(self._earliest, window.start)
             return
         ident = None if self._held is None else (self.store._need_key(key), window.start)
         self.tell(Windowed(key, window), new, old, stamp, headers, ident)
@@ -334,8 +338,8 @@ class SlidingAggregate(WindowAggregate):
 
 
 class SessionAggregate(TableNode):
-    """With `final`, a session is told once, when it closes: `_due` has end, start and key of those
-    that may be left."""
+    """With `final`, a session is told once, when it closes: `_due` is a map of end, start and key
+    of those that may be left."""
 
     def __init__(
         self,
@@ -351,20 +355,19 @@ class SessionAggregate(TableNode):
         self._windows, self._initializer = windows, initializer or _nothing
         self._aggregator, self._merger = aggregator, merger
         self._final = final
-        self._due: list[tuple[int, int, bytes]] = []
 
     def init(self) -> None:
         super().init()
         if self._final and self.store is not None:
-            closed = self.observed - self._windows.grace - self._windows.inactivity_gap
-            self._due = sorted(one for one in self.store.spans() if one[0] >= closed)
+            self._due = self.store.open_map(f"{self.store.name} due")
 
     def _tell_closed(self, closed: int, headers: Headers) -> None:
         assert self.store is not None
-        while self._due and self._due[0][0] < closed:
-            end, start, data = first = heapq.heappop(self._due)
-            while self._due and self._due[0] == first:
-                heapq.heappop(self._due)
+        if closed <= 0:
+            return
+        for entry, _ in self._due.scan(high=STAMP.pack(closed)):
+            self._due.put(entry, None)
+            (end, start), data = _SPAN.unpack_from(entry), entry[_SPAN.size :]
             key = self.store._key(data)
             held = self.store.fetch_session(key, start, end)
             if held is not None:
@@ -400,7 +403,8 @@ class SessionAggregate(TableNode):
         assert self.store is not None
         if self._final:
             if new is not None:
-                heapq.heappush(self._due, (session.window.end, session.window.start, self.store._need_key(session.key)))
+                span = _SPAN.pack(session.window.end, session.window.start)
+                self._due.put(span + self.store._need_key(session.key), b"")
             return
         ident = None
         if self._held is not None:

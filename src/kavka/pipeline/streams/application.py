@@ -13,7 +13,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,25 +23,28 @@ from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.spark.session import build_session, running_session
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
-from kavka.pipeline.streams.kept import keep, kept, layout_of
+from kavka.pipeline.streams.layout import Layout, fit, read_layout, write_layout
 from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
-from kavka.pipeline.streams.native import native_chains
+from kavka.pipeline.streams.native import native_sources
 from kavka.pipeline.streams.own_topics import create_own, partitions_of
 from kavka.pipeline.streams.plan import Plan, check_copartitioned, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends, has_begun
 from kavka.pipeline.streams.purging import Purge
-from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
+from kavka.pipeline.streams.queries import StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.sources import set_by_others
 from kavka.pipeline.streams.state_folder import check_own_folder, create_own_folder
 from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.summing import summable
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from kavka.pipeline.streams.workers import Job
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,7 @@ class KafkaStreams:
         self._query: StreamingQuery | None = None
         self._planned_as: tuple[Topology, Plan] | None = None
         self._reader: StateReader | None = None
+        self._job: Job | None = None
         self._swapping = threading.Lock()
         self._paused = False
         # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it
@@ -110,7 +113,7 @@ class KafkaStreams:
         self._error: StreamsException | None = None
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
-        make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
+        make_plan(topology, dict.fromkeys(source_topics(topology), 1))
         interval = self._settings.purge_interval / 1000
         self._measures = Measures(self.folder / "checkpoint")
         self._purge = Purge(self._admin, self._own_topics(), self.folder / "checkpoint", interval)
@@ -197,23 +200,18 @@ class KafkaStreams:
         name = parameters.name
         check_type(self._topology, name, parameters.type)
         self._readable(parameters)
-        planned = self._planned_as
-        if planned is None:
+        if self._job is None:
             raise InvalidStateStoreException(f"the application {self._settings.application_id} was not started yet")
         reader = self._reader
         if reader is None:
-            reader = self._reader = StateReader(self._session(), self.folder, *planned, self._settings)
+            reader = self._reader = StateReader(self._session(), self.folder, self._job)
         reader.check(name, parameters.partition)
 
-        def read(bounds: Bounds) -> Store:
+        def read() -> Store:
             self._readable(parameters)
-            return reader.read(name, parameters.partition, bounds)
+            return reader.read(name, parameters.partition)
 
-        def count() -> int:
-            self._readable(parameters)
-            return reader.count(name, parameters.partition)
-
-        return read_only(name, parameters.type, reader.empty(name), read, count)
+        return read_only(name, parameters.type, read)
 
     def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
         """One: all that runs belongs to this driver."""
@@ -432,19 +430,21 @@ class KafkaStreams:
 
     def _started(self) -> StreamingQuery:
         from kavka.pipeline.streams.compiler import compile_query
+        from kavka.pipeline.streams.workers import Job
 
         settings = self._settings
         spark = self._session()
-        cores = max(spark.sparkContext.defaultParallelism, settings.threads)
         with self._admin() as admin:
             topology = self._with_topics(admin)
-            plan, partitions = self._planned(topology, admin, cores)
+            plan, partitions, layout = self._planned(topology, admin)
             begun = has_begun(self.folder / "checkpoint")
             begin = {} if begun else set_by_others(admin, topology, settings)
         caching = settings.cache_bytes > 0
         run = uuid.uuid4().hex
-        query = compile_query(spark, topology, settings, plan, partitions, run, caching, self.folder, begin)
-        self._planned_as, self._reader = (topology, plan), None
+        is_local = str(spark.sparkContext.master).startswith("local")
+        job = Job(topology, settings, plan, partitions, run, caching, layout["id"], self.folder if is_local else None)
+        query = compile_query(spark, job, self.folder, begin)
+        self._planned_as, self._job, self._reader = (topology, plan), job, None
         return query
 
     def _admin(self) -> Admin:
@@ -466,7 +466,7 @@ class KafkaStreams:
             or build_session(settings.application_id, settings.spark, settings.master, error=StreamsException)
         )
 
-    def _planned(self, topology: Topology, admin: Admin, cores: int) -> tuple[Plan, dict[str, int]]:
+    def _planned(self, topology: Topology, admin: Admin) -> tuple[Plan, dict[str, int], Layout]:
         settings = self._settings
         for node in topology.patterns():
             if not node.topics:
@@ -476,33 +476,20 @@ class KafkaStreams:
         missing = sorted(wanted - set(counts))
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
-        before = kept(self.folder)
+        stored = read_layout(self.folder)
         known = dict(counts)
-        for name, count in (before or {}).get("patterns", {}).items():
+        for name, count in (stored or {}).get("patterns", {}).items():
             # As many tasks as there were, whatever the topics have that came since.
             known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
-        plan = make_plan(topology, known, cores, None if before is None else int(before["width"]))
+        plan = make_plan(topology, known, None if stored is None else int(stored["width"]))
         check_copartitioned(topology, {**plan.partitions, **counts})
-        alone = [
-            sorted(source.told() for source in sub.sources)
-            for sub in plan.stateless
-            if sub.id in native_chains(topology, plan, settings)
-        ]
-        from kavka.pipeline.streams.summing import summable
-
-        summed = summable(topology, plan, settings)
-        now = {**plan.fingerprint(topology), "native": alone, "summed": summed}
-        keep(self.folder, now, before, plan.in_users_order())
-        # State that tasks have made, they go on with.
-        plan = replace(
-            plan,
-            layout=layout_of(before) or plan.layout,
-            summed=summed and (before is None or before.get("summed", False)),
-        )
+        native = native_sources(topology, plan, settings)
+        plan, layout = fit(topology, plan, stored, native, summable(topology, plan, settings))
+        write_layout(self.folder, layout)
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         create_own(admin, own, settings.replication_factor)
-        return plan, own
+        return plan, own, layout
 
 
 def _stop(query: StreamingQuery, timeout: float | None = None) -> None:

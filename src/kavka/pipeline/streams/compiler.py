@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
 from kavka.pipeline.spark.sink import QUERY_ID
-from kavka.pipeline.streams.native import native_chains, native_frame
-from kavka.pipeline.streams.plan import Plan, has_users
+from kavka.pipeline.streams.native import chain_of, native_frame
+from kavka.pipeline.streams.plan import has_users
 from kavka.pipeline.streams.routed import routed_source
-from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.sources import policies_of, source_frame
 from kavka.pipeline.streams.summing import added_up
-from kavka.pipeline.streams.topology import Subtopology, Topology
+from kavka.pipeline.streams.topology import Subtopology
 from kavka.pipeline.streams.workers import (
     OUT,
     RESULT,
@@ -58,11 +57,12 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
         return source_frame(spark, settings, topics, policies, begin, most, form) if topics else None
 
     parts: list[Any] = []
-    chains = native_chains(job.topology, plan, settings)
-    for sub in plan.stateless:
-        if sub.id in chains:
-            parts.append(native_frame(read((sub,)), chains[sub.id]))
-    plain = read(tuple(sub for sub in plan.stateless if sub.id not in chains))
+    subs = {sub.id: sub for sub in plan.stateless}
+    for number in plan.native:
+        chain = chain_of(job.topology, subs[number], settings)
+        assert chain is not None, "the plan says that Spark can do it"
+        parts.append(native_frame(read((subs[number],)), chain))
+    plain = read(tuple(sub for sub in plan.stateless if sub.id not in plan.native))
     if plain is not None:
         parts.append(plain.mapInArrow(stateless_step(job), OUT))
     kept: list[DataFrame | None] = []
@@ -86,20 +86,11 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
     return frame
 
 
-def compile_query(
-    spark: SparkSession,
-    topology: Topology,
-    settings: Settings,
-    plan: Plan,
-    partitions: Mapping[str, int],
-    run: str,
-    caching: bool,
-    folder: Path,
-    begin: Mapping[TopicPartition, int],
-) -> StreamingQuery:
+def compile_query(spark: SparkSession, job: Job, folder: Path, begin: Mapping[TopicPartition, int]) -> StreamingQuery:
     """Start it; `begin` is for an application that has no state yet. Spark gives a query the
     session's settings as they are when it starts, and they are put back after: nothing of the
     caller's changes."""
+    settings, plan, run = job.settings, job.plan, job.run
     wanted = {
         "spark.sql.shuffle.partitions": str(plan.width),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -107,7 +98,6 @@ def compile_query(
         **{name: value for name, value in settings.spark.items() if name.startswith("spark.sql.")},
     }
     own = register(spark)
-    job = Job(topology, settings, plan, partitions, run, caching)
     options = {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "timestampColumn": "sent_at",

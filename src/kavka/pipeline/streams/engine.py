@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from kavka.pipeline.streams.errors import FailedProcessingException, InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import CONTINUE, Settings
+from kavka.pipeline.streams.state_map import OpenMap, MemoryMaps
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
 from kavka.pipeline.streams.windows import Duration, millis
@@ -323,6 +324,7 @@ class Task:
         partition: int = 0,
         caching: bool = False,
         global_stores: Mapping[str, Store] | None = None,
+        open_map: OpenMap | None = None,
     ) -> None:
         self.task_id = f"{sub.id}_{partition}"
         self.global_ = sub.global_
@@ -335,9 +337,9 @@ class Task:
         self.record: RecordMetadata | None = None
         self.global_stores = dict(global_stores or {})
         self._internal = topology.internal_topics
-        self.stores: dict[str, Store] = {
-            name: topology.stores[name].build(settings.key_serde, settings.value_serde) for name in sub.stores
-        }
+        serdes = settings.key_serde, settings.value_serde
+        open_map = open_map or MemoryMaps()
+        self.stores: dict[str, Store] = {name: topology.stores[name].build(*serdes, open_map) for name in sub.stores}
         self._punctuations: list[tuple[str, Punctuation]] = []
         self._pending: dict[str, list[int]] = {}
         self.sources: dict[str, Source] = {}
@@ -380,9 +382,9 @@ class Task:
             self.stream_time = meta["stream_time"]
             for node in self.nodes:
                 node.observed = meta["observed"].get(node.name, -1)
-            for name, store in self.stores.items():
-                if name in meta["stores"]:
-                    store.observed = meta["stores"][name]  # type: ignore[attr-defined]
+            for name, position in meta["stores"].items():
+                if name in self.stores:
+                    self.stores[name].resume(position)
             self._pending = {name: list(times) for name, times in meta["punctuations"].items()}
         for node in self.nodes:
             node.init()
@@ -394,7 +396,7 @@ class Task:
         return {
             "stream_time": self.stream_time,
             "observed": {node.name: node.observed for node in self.nodes if node.observed >= 0},
-            "stores": {name: store.observed for name, store in self.stores.items() if hasattr(store, "observed")},
+            "stores": {name: store.position() for name, store in self.stores.items()},
             "punctuations": times,
         }
 

@@ -39,9 +39,6 @@ class StreamTableJoin(Node):
         self._get = self._table.getter(self.task)
         self._versioned = self._table.is_versioned()
         self._buffer = None if self._buffer_name is None else self.task.store(self._buffer_name)
-        self._number = 0
-        if self._buffer is not None:
-            self._number = max((_WAITING.unpack(at)[1] + 1 for at, _ in self._buffer.entries()), default=0)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if self._buffer is None:
@@ -55,8 +52,7 @@ class StreamTableJoin(Node):
         if timestamp < limit:
             self._match(key, value, timestamp, headers)
         else:
-            self._buffer.put(_WAITING.pack(timestamp, self._number), pickle.dumps((key, value, headers)))
-            self._number += 1
+            self._buffer.put(_WAITING.pack(timestamp, self._buffer.number), pickle.dumps((key, value, headers)))
         while (first := self._buffer.first()) is not None and _WAITING.unpack(first)[0] <= limit:
             key, value, headers = pickle.loads(self._buffer.get(first))
             self._buffer.put(first, None)
@@ -91,8 +87,7 @@ class WindowPut(Node):
 class StreamJoin(Node):
     """One side of a join of two streams. `pending` is a store of records that have found nothing
     yet and are told alone when their window has closed; both sides share it. Its keys are time,
-    side and the record's key, in bytes; its values are lists of value, in bytes, and headers.
-    Earlier versions kept (key, [(value, headers)]), not in bytes."""
+    side and the record's key, in bytes; its values are lists of value, in bytes, and headers."""
 
     def __init__(
         self,
@@ -150,11 +145,8 @@ class StreamJoin(Node):
 
     def _records(self, data: bytes, left: bool) -> list[tuple[Any, Headers]]:
         """Values and headers of pending records of a side."""
-        held = plain_data.loads(data)
-        if isinstance(held, tuple):
-            return held[1]  # type: ignore[no-any-return]
         store = self._own if left == self._left else self._other
-        return [(store._value(value), headers) for value, headers in held]
+        return [(store._value(value), headers) for value, headers in plain_data.loads(data)]
 
     def _joined(self, key: Any, own: Any, other: Any) -> Any:
         return self._joiner(key, own, other) if self._left else self._joiner(key, other, own)

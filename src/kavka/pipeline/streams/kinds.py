@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.state_map import OpenMap
 from kavka.pipeline.streams.stores import (
     BUFFER,
     KEY_VALUE,
@@ -21,7 +22,7 @@ from kavka.pipeline.streams.stores import (
 )
 from kavka.pipeline.streams.versioned import SubscriptionStore, VersionedStore
 
-KINDS: dict[str, Callable[[StoreBuilder, Serde, Serde], Store]] = {
+KINDS: dict[str, Callable[[StoreBuilder, Serde, Serde, OpenMap], Store]] = {
     KEY_VALUE: KeyValueStore,
     WINDOW: WindowStore,
     SESSION: SessionStore,

@@ -33,11 +33,13 @@ class Chain(NamedTuple):
     topic: str
 
 
-def native_chains(topology: Topology, plan: Plan, settings: Settings) -> dict[int, Chain]:
-    """By sub-topology. Each is read by a source of its own, so a checkpoint fits the same ones
-    alone."""
-    found = {sub.id: chain_of(topology, sub, settings) for sub in plan.stateless}
-    return {number: chain for number, chain in found.items() if chain is not None}
+def native_sources(topology: Topology, plan: Plan, settings: Settings) -> dict[int, list[str]]:
+    """The sub-topologies that Spark can do by itself, and the topics that each reads."""
+    return {
+        sub.id: sorted(source.told() for source in sub.sources)
+        for sub in plan.stateless
+        if chain_of(topology, sub, settings) is not None
+    }
 
 
 def chain_of(topology: Topology, sub: Subtopology, settings: Settings) -> Chain | None:

@@ -10,9 +10,7 @@ what a stateful sub-topology regroups: Spark does not chain stateful steps.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,40 +44,11 @@ class Plan:
     tasks: tuple[TaskSlot, ...]
     width: int
     """How many partitions the shuffle has."""
-    layout: Mapping[int, tuple[str, ...]]
-    """By stateful sub-topology: the stores of its tasks, global stores included. The state of a
-    task has the index of a store in this list in place of its name, so the list belongs to the
-    state: `topology.json` has it."""
+    native: tuple[int, ...] = ()
+    """Stateless sub-topologies that Spark runs by itself (`native.py`), in the order of their
+    sources in the checkpoint."""
     summed: bool = False
     """Whether Spark itself adds up what the tasks would count (`summing.py`)."""
-
-    def fingerprint(self, topology: Topology) -> dict[str, object]:
-        """What the state depends on. A topology with another one cannot go on from it."""
-        told = [
-            {
-                "sub": sub.id,
-                "topics": sorted(source.told() for source in sub.sources),
-                "nodes": [node.name for node in sub.nodes],
-                "stores": [
-                    [name, one.kind, one.timestamped, one.window_size, one.duplicates]
-                    for name, one in sorted((name, topology.stores[name]) for name in sub.stores)
-                ],
-                "tasks": sum(task.sub == sub.id for task in self.tasks),
-            }
-            for sub in (*self.stateful, *self.globals)
-        ]
-        text = json.dumps(told, sort_keys=True)
-        patterns = {node.name: max(self.partitions[topic] for topic in node.topics) for node in topology.patterns()}
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        layout = {str(sub): list(stores) for sub, stores in self.layout.items()}
-        return {"state": told, "digest": digest, "width": self.width, "patterns": patterns, "layout": layout}
-
-    def in_users_order(self) -> list[int]:
-        """Stateful sub-topologies whose order of stores is the user's: the digest does not tell
-        it."""
-        return [
-            sub.id for sub in self.stateful if any(is_users(node) and len(node.stores) > 1 for node in sub.processors)
-        ]
 
 
 def is_users(node: ProcessorNode) -> bool:
@@ -164,9 +133,9 @@ def _follow(topology: Topology, topics: set[str], found: dict[str, int], leading
     found.update({topic: count for topic in topics if _may_follow(topology, topic)})
 
 
-def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: int | None = None) -> Plan:
+def make_plan(topology: Topology, known: Mapping[str, int], width: int | None = None) -> Plan:
     """`known` are the partitions of the user's topics; `width` is given when there is state
-    already."""
+    already. Otherwise the shuffle has as many partitions as the largest stateful source."""
     subs = topology.subtopologies()
     if not any(not sub.global_ for sub in subs):
         raise TopologyException("Topology has no stream threads and no global threads: nothing is read")
@@ -189,9 +158,8 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
         for sub in stateful
         for number in range(max((partitions[t] for source in sub.sources for t in source.topics), default=1))
     ]
-    wide = width or max(1, min(len(slots), cores))
-    keys = balanced_keys(len(slots), wide)
-    global_stores = [store for sub in subs if sub.global_ for store in sub.stores]
+    wide = width or max((number + 1 for _, number in slots), default=1)
+    keys = unused_keys(len(slots), wide, ())
     return Plan(
         stateless=tuple(stateless),
         feeding=tuple(feeding),
@@ -202,7 +170,6 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
         partitions=partitions,
         tasks=tuple(TaskSlot(key, *slot) for key, slot in zip(keys, slots, strict=True)),
         width=wide,
-        layout={sub.id: (*sub.stores, *global_stores) for sub in stateful},
     )
 
 
@@ -219,19 +186,20 @@ def check_copartitioned(topology: Topology, partitions: Mapping[str, int]) -> No
             )
 
 
-def balanced_keys(count: int, width: int) -> list[int]:
+def unused_keys(count: int, width: int, used: Collection[int]) -> list[int]:
     """Numbers that Spark's hash spreads evenly over `width` partitions: few groups left to chance
     would not be."""
-    found: list[int] = []
-    waiting: dict[int, list[int]] = {slot: [] for slot in range(width)}
+    keys: list[int] = []
+    candidates: dict[int, list[int]] = {partition: [] for partition in range(width)}
     number = 0
     for index in range(count):
-        slot = index % width
-        while not waiting[slot]:
-            waiting[spark_hash(number) % width].append(number)
+        partition = index % width
+        while not candidates[partition]:
+            if number not in used:
+                candidates[spark_hash(number) % width].append(number)
             number += 1
-        found.append(waiting[slot].pop(0))
-    return found
+        keys.append(candidates[partition].pop(0))
+    return keys
 
 
 def spark_hash(value: int) -> int:

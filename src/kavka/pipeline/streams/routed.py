@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from kavka.pipeline.spark.errors import concise_errors
 from kavka.pipeline.spark.options import SourceOptions, source_options
-from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
 from kavka.pipeline.streams.summing import ROWS
-from kavka.pipeline.streams.workers import PACKED, Job, routing_step
+from kavka.pipeline.streams.workers import PACKED, Job, batch_number, routing_step
 
 
 class RoutedReader(KavkaStreamReader):
@@ -30,9 +28,7 @@ class RoutedReader(KavkaStreamReader):
         return RoutedReader, (self._options, self._job)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        number = None if context is None else context.getLocalProperty(BATCH_ID)
-        return routing_step(self._job, int(number or 0))(super().read(partition))
+        return routing_step(self._job, batch_number())(super().read(partition))
 
 
 def routed_source(job: Job) -> type[DataSource]:

@@ -1,17 +1,16 @@
 """State stores: what a task remembers between records.
 
-A store holds bytes, as Kafka's do, so that a value that is changed after it was put does not change
-in the store. Every change is also noted in `changes` (key and value as they would be in Kafka's
-changelog topic, None for what is gone); whoever runs the task takes them and keeps them, and gives
-them back with `restore` when the task is made anew. Nothing else of a store survives. One thread at
-a time uses a store.
+A store serializes keys and values, as Kafka's stores do, and keeps them in a `StateMap`: entries in
+the order of their keys' bytes. The entries and the store's `position` are all that survives a
+micro-batch. One thread at a time uses a store.
+
+Entries of window and session stores begin with the number of a segment of time, as in Kafka, so
+that expired entries are removed segment by segment.
 """
 
 from __future__ import annotations
 
-import heapq
 import struct
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.options import check_name
 from kavka.pipeline.streams.serdes import Serde, Serdes
+from kavka.pipeline.streams.state_map import OpenMap, StateMap, after_prefix, MemoryMaps
 from kavka.pipeline.streams.windows import Duration, TimeWindow, Window, Windowed, millis
 
 KEY_VALUE, WINDOW, SESSION, BUFFER = "key-value", "window", "session", "buffer"
@@ -27,6 +27,10 @@ VERSIONED, SUBSCRIPTIONS = "versioned", "subscriptions"
 STAMP = struct.Struct(">q")
 _START = struct.Struct(">qi")
 _SPAN = struct.Struct(">qq")
+_SEGMENT = struct.Struct(">q")
+# As Kafka: a segment spans half of the retention, and at least a minute.
+_MIN_SEGMENT = 60_000
+_END_OF_TIME = 2**63 - 2
 
 
 class ValueAndTimestamp(NamedTuple):
@@ -62,12 +66,14 @@ class StoreBuilder:
         """There are no changelog topics here: every store is kept in the checkpoint."""
         return self
 
-    def build(self, key_default: Serde, value_default: Serde) -> Store:
+    def build(self, key_default: Serde, value_default: Serde, open_map: OpenMap | None = None) -> Store:
         key_serde, value_serde = self.key_serde or key_default, self.value_serde or value_default
         key_serde = key_serde.resolved(key_default, value_default)
         from kavka.pipeline.streams.kinds import KINDS
 
-        return KINDS[self.kind](self, key_serde, value_serde.resolved(value_default, key_default))
+        return KINDS[self.kind](
+            self, key_serde, value_serde.resolved(value_default, key_default), open_map or MemoryMaps()
+        )
 
 
 class Stores:
@@ -132,24 +138,38 @@ class Stores:
 
 
 class Store:
-    """What all stores have."""
+    """What all stores have. `open_map` opens a map of the task's state by its name."""
 
-    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
+    observed = -1
+    """The highest time that the store has seen. It is part of the position of stores by time."""
+
+    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
         self.builder = builder
         self.name = builder.name
-        self.changes: dict[bytes, bytes | None] = {}
+        self.open_map = open_map
+        self._map: StateMap = open_map(builder.name)
         self._key_bytes, self._key = key_serde.serialize, key_serde.deserialize
         self._value_bytes, self._value = value_serde.serialize, value_serde.deserialize
         if builder.timestamped:
             self._plain_bytes, self._plain = self._value_bytes, self._value
             self._value_bytes, self._value = self._stamped_bytes, self._stamped
 
-    def restore(self, key: bytes, value: bytes) -> None:
-        raise NotImplementedError
+    def position(self) -> tuple[int, ...]:
+        """Numbers of the store that survive with its entries."""
+        return (self.observed,)
+
+    def resume(self, position: tuple[int, ...]) -> None:
+        (self.observed,) = position
+
+    def put_entry(self, key: bytes, value: bytes) -> None:
+        """Add an entry in the form of `entries`."""
+        self._map.put(key, value)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """All that is in it, in the form of its changes."""
-        raise NotImplementedError
+        return self._map.scan()
+
+    def count(self) -> int:
+        return len(self._map)
 
     def persistent(self) -> bool:
         return True
@@ -158,7 +178,7 @@ class Store:
         return True
 
     def flush(self) -> None:
-        """Kafka's stores have it; the task that runs this one keeps its changes."""
+        """Kafka's stores have this method. The task commits the changes of its stores."""
 
     def _stamped_bytes(self, value: ValueAndTimestamp | None) -> bytes | None:
         if value is None or value[0] is None:
@@ -177,26 +197,11 @@ class Store:
 
 
 class KeyValueStore(Store):
-    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
-        super().__init__(builder, key_serde, value_serde)
-        self._data: dict[bytes, bytes] = {}
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        self._data[key] = value
-
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self._data.items())
-
     def get(self, key: Any) -> Any:
-        return self._value(self._data.get(self._need_key(key)))
+        return self._value(self._map.get(self._need_key(key)))
 
     def put(self, key: Any, value: Any) -> None:
-        data, new = self._need_key(key), self._value_bytes(value)
-        self.changes[data] = new
-        if new is None:
-            self._data.pop(data, None)
-        else:
-            self._data[data] = new
+        self._map.put(self._need_key(key), self._value_bytes(value))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         found = self.get(key)
@@ -229,60 +234,102 @@ class KeyValueStore(Store):
 
     def prefix_scan(self, prefix: Any, serialize: Callable[[Any], bytes | None] | None = None) -> Iterator[Any]:
         start = (serialize or self._key_bytes)(prefix) or b""
-        for data in sorted(one for one in self._data if one.startswith(start)):
-            yield self._key(data), self._value(self._data[data])
+        for data, value in self._map.scan(start, after_prefix(start)):
+            yield self._key(data), self._value(value)
 
     def approximate_num_entries(self) -> int:
-        return len(self._data)
+        return len(self._map)
 
-    def _between(self, first: Any, last: Any, backwards: bool) -> Iterator[tuple[Any, Any]]:
+    def _between(self, first: Any, last: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
         low, high = self._key_bytes(first), self._key_bytes(last)
-        keys = [one for one in self._data if (low is None or one >= low) and (high is None or one <= high)]
-        for data in sorted(keys, reverse=backwards):
-            value = self._data.get(data)
-            if value is not None:
-                yield self._key(data), self._value(value)
+        for data, value in self._map.scan(low or b"", None if high is None else high + b"\0", reverse):
+            yield self._key(data), self._value(value)
 
 
-class WindowStore(Store):
-    """Values by key and start of a window, kept until stream time is `retention` past the start.
-    With duplicates, each put is an entry of its own, and None takes nothing away."""
+class SegmentedStore(Store):
+    """Entries by key and time, in segments of time. They expire when stream time is `retention`
+    past their time, and are removed with their segment.
 
-    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
-        super().__init__(builder, key_serde, value_serde)
-        self._order: dict[bytes, list[tuple[int, int]]] = {}
-        self._data: dict[bytes, dict[tuple[int, int], bytes]] = {}
-        self._by_time: list[tuple[int, int, bytes]] = []
-        self._seq = 0
-        self.observed = -1
+    An entry's key is the segment, the key, and `SUFFIX`, which begins with the time."""
 
-    def restore(self, key: bytes, value: bytes) -> None:
-        at = _START.unpack(key[-12:])
-        self._seq = max(self._seq, at[1])
-        self._place(key[:-12], at, value)
+    SUFFIX: struct.Struct
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, values in self._data.items():
-            for at, value in values.items():
-                yield key + _START.pack(*at), value
+    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
+        super().__init__(builder, key_serde, value_serde, open_map)
+        self._span = max(builder.retention // 2, _MIN_SEGMENT)
+        self._first_segment = 0
+
+    def put_entry(self, key: bytes, value: bytes) -> None:
+        super().put_entry(key, value)
+        self.observed = max(self.observed, self._times(key)[0])
+
+    def _observe(self, time: int) -> bool:
+        """Advance the store's time, and remove expired segments. False if `time` has expired."""
+        self.observed = max(self.observed, time)
+        expired = self.observed - self.builder.retention
+        segment = max(0, expired) // self._span
+        if segment > self._first_segment:
+            for key, _ in self._map.scan(high=_SEGMENT.pack(segment)):
+                self._map.put(key, None)
+            self._first_segment = segment
+        return time > expired
+
+    def _entry_key(self, key: bytes, *times: int) -> bytes:
+        return _SEGMENT.pack(times[0] // self._span) + key + self.SUFFIX.pack(*times)
+
+    def _times(self, entry: bytes) -> tuple[int, int]:
+        first, second = self.SUFFIX.unpack(entry[-self.SUFFIX.size :])
+        return first, second
+
+    def _key_of(self, entry: bytes) -> bytes:
+        return entry[_SEGMENT.size : -self.SUFFIX.size]
+
+    def _entries_of(self, key: bytes, first: int, last: int, reverse: bool = False) -> Iterator[tuple[int, int, bytes]]:
+        """Times and values of a key's entries that have not expired, by time."""
+        first = max(first, self.observed - self.builder.retention + 1, 0)
+        last = min(last, self.observed)
+        numbers = range(first // self._span, last // self._span + 1)
+        size = _SEGMENT.size + len(key) + self.SUFFIX.size
+        lowest = self.SUFFIX.pack(first, 0)
+        highest = self.SUFFIX.pack(last + 1, 0)
+        for number in reversed(numbers) if reverse else numbers:
+            prefix = _SEGMENT.pack(number) + key
+            for entry, value in self._map.scan(prefix + lowest, prefix + highest, reverse):
+                # Entries of longer keys may lie between.
+                if len(entry) == size:
+                    yield *self._times(entry), value
+
+    def _live_entries(self) -> list[tuple[bytes, int, int, bytes]]:
+        """Key, times and value of all entries that have not expired, by key and time."""
+        expired = self.observed - self.builder.retention
+        entries = ((self._key_of(entry), *self._times(entry), value) for entry, value in self._map.scan())
+        return sorted(entry for entry in entries if entry[1] > expired)
+
+
+class WindowStore(SegmentedStore):
+    """Values by key and start of a window. With duplicates, each put is an entry with another
+    sequence number, and None removes nothing."""
+
+    SUFFIX = _START
+
+    _sequence = 0
+
+    def position(self) -> tuple[int, ...]:
+        return self.observed, self._sequence
+
+    def resume(self, position: tuple[int, ...]) -> None:
+        self.observed, self._sequence = position
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
         data, new = self._need_key(key), self._value_bytes(value)
-        self.observed = max(self.observed, window_start)
-        self._expire()
-        if window_start <= self.observed - self.builder.retention:
+        if not self._observe(window_start):
             return
-        seq = 0
+        sequence = 0
         if self.builder.duplicates:
             if new is None:
                 return
-            seq = self._seq = (self._seq + 1) & 0x7FFFFFFF
-        at = (window_start, seq)
-        self.changes[data + _START.pack(*at)] = new
-        if new is None:
-            self._take(data, at)
-        else:
-            self._place(data, at, new)
+            sequence = self._sequence = (self._sequence + 1) & 0x7FFFFFFF
+        self._map.put(self._entry_key(data, window_start, sequence), new)
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
         """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all
@@ -291,7 +338,7 @@ class WindowStore(Store):
         if time_to is None:
             if time_from <= self.observed - self.builder.retention:
                 return None
-            return self._value(self._data.get(data, {}).get((time_from, 0)))
+            return self._value(self._map.get(self._entry_key(data, time_from, 0)))
         return self._between(data, time_from, time_to, False)
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
@@ -299,159 +346,78 @@ class WindowStore(Store):
 
     def fetch_range(self, first: Any, last: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
         low, high = self._key_bytes(first), self._key_bytes(last)
-        for data in sorted(self._data):
-            if (low is None or data >= low) and (high is None or data <= high):
-                key = self._key(data)
-                for start, value in self._between(data, time_from, time_to, False):
-                    yield Windowed(key, TimeWindow(start, start + self.builder.window_size)), value
+        size = self.builder.window_size
+        for data, start, _, value in self._live_entries():
+            if (low is None or data >= low) and (high is None or data <= high) and time_from <= start <= time_to:
+                yield Windowed(self._key(data), TimeWindow(start, start + size)), self._value(value)
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
         return self.fetch_range(None, None, time_from, time_to)
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
-        return self.fetch_range(None, None, 0, 2**63 - 1)
+        return self.fetch_range(None, None, 0, _END_OF_TIME)
 
-    def starts(self) -> Iterator[tuple[int, bytes]]:
-        """Start and key of all windows."""
-        return ((start, data) for data, order in self._order.items() for start, _ in order)
-
-    def _between(self, data: bytes, time_from: int, time_to: int, backwards: bool) -> Iterator[tuple[int, Any]]:
-        order = self._order.get(data)
-        if not order:
-            return
-        first = max(time_from, self.observed - self.builder.retention + 1)
-        found = order[bisect_left(order, (first, -1)) : bisect_left(order, (time_to + 1, -1))]
-        values = self._data[data]
-        for at in reversed(found) if backwards else found:
-            value = values.get(at)
-            if value is not None:
-                yield at[0], self._value(value)
-
-    def _place(self, data: bytes, at: tuple[int, int], value: bytes) -> None:
-        values = self._data.setdefault(data, {})
-        if at not in values:
-            insort(self._order.setdefault(data, []), at)
-            heapq.heappush(self._by_time, (*at, data))
-        values[at] = value
-
-    def _take(self, data: bytes, at: tuple[int, int]) -> None:
-        values = self._data.get(data)
-        if values is None or values.pop(at, None) is None:
-            return
-        order = self._order[data]
-        del order[bisect_left(order, at)]
-        if not order:
-            del self._order[data], self._data[data]
-
-    def _expire(self) -> None:
-        limit = self.observed - self.builder.retention
-        while self._by_time and self._by_time[0][0] <= limit:
-            start, seq, data = heapq.heappop(self._by_time)
-            if (start, seq) in self._data.get(data, ()):
-                self.changes[data + _START.pack(start, seq)] = None
-                self._take(data, (start, seq))
+    def _between(self, data: bytes, time_from: int, time_to: int, reverse: bool) -> Iterator[tuple[int, Any]]:
+        for start, _, value in self._entries_of(data, time_from, time_to, reverse):
+            yield start, self._value(value)
 
 
-class SessionStore(Store):
-    """Values by key and session, kept until stream time is `retention` past the session's end."""
+class SessionStore(SegmentedStore):
+    """Values by key and session. A session's time is its end."""
 
-    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
-        super().__init__(builder, key_serde, value_serde)
-        self._data: dict[bytes, dict[tuple[int, int], bytes]] = {}
-        self._by_time: list[tuple[int, int, bytes]] = []
-        self.observed = -1
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        end, start = _SPAN.unpack(key[-16:])
-        self._data.setdefault(key[:-16], {})[start, end] = value
-        heapq.heappush(self._by_time, (end, start, key[:-16]))
-
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, sessions in self._data.items():
-            for (start, end), value in sessions.items():
-                yield key + _SPAN.pack(end, start), value
+    SUFFIX = _SPAN
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-        data = self._need_key(key)
-        limit = self.observed - self.builder.retention
-        for (start, end), value in sorted(self._data.get(data, {}).items(), key=lambda one: (one[0][1], one[0][0])):
-            if end >= earliest_end and start <= latest_start and end > limit:
+        for end, start, value in self._entries_of(self._need_key(key), earliest_end, _END_OF_TIME):
+            if start <= latest_start:
                 yield Windowed(key, Window(start, end)), self._value(value)
 
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
-        return self.find_sessions(key, 0, 2**63 - 1)
+        return self.find_sessions(key, 0, _END_OF_TIME)
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
-        return self._value(self._data.get(self._need_key(key), {}).get((start, end)))
+        return self._value(self._map.get(self._entry_key(self._need_key(key), end, start)))
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
-        for data in sorted(self._data):
-            yield from self.fetch(self._key(data))
-
-    def spans(self) -> Iterator[tuple[int, int, bytes]]:
-        """End, start and key of all sessions."""
-        return ((end, start, data) for data, held in self._data.items() for start, end in held)
+        for data, end, start, value in self._live_entries():
+            yield Windowed(self._key(data), Window(start, end)), self._value(value)
 
     def put(self, session: Windowed, value: Any) -> None:
         data, new = self._need_key(session.key), self._value_bytes(value)
         start, end = session.window.start, session.window.end
-        self.observed = max(self.observed, end)
-        self._expire()
-        if end <= self.observed - self.builder.retention:
-            return
-        self.changes[data + _SPAN.pack(end, start)] = new
-        if new is None:
-            self._take(data, start, end)
-        else:
-            self._data.setdefault(data, {})[start, end] = new
-            heapq.heappush(self._by_time, (end, start, data))
+        if self._observe(end):
+            self._map.put(self._entry_key(data, end, start), new)
 
     def remove(self, session: Windowed) -> None:
-        data, start, end = self._need_key(session.key), session.window.start, session.window.end
-        self.changes[data + _SPAN.pack(end, start)] = None
-        self._take(data, start, end)
-
-    def _take(self, data: bytes, start: int, end: int) -> None:
-        sessions = self._data.get(data)
-        if sessions is not None and sessions.pop((start, end), None) is not None and not sessions:
-            del self._data[data]
-
-    def _expire(self) -> None:
-        limit = self.observed - self.builder.retention
-        while self._by_time and self._by_time[0][0] <= limit:
-            end, start, data = heapq.heappop(self._by_time)
-            if (start, end) in self._data.get(data, ()):
-                self.changes[data + _SPAN.pack(end, start)] = None
-                self._take(data, start, end)
+        self._map.put(self._entry_key(self._need_key(session.key), session.window.end, session.window.start), None)
 
 
 class BufferStore(KeyValueStore):
     """Entries in the order of a time that begins their key (8 bytes): what `suppress` and outer
-    joins hold back."""
+    joins hold back. `size` is that of all entries in bytes."""
 
-    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
-        super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray())
-        self._by_time: list[bytes] = []
-        self.size = 0
-        self.observed = -1
+    size = 0
+    number = 0
+    """How many entries were ever put: a number for the next one."""
 
-    def restore(self, key: bytes, value: bytes) -> None:
-        super().restore(key, value)
-        heapq.heappush(self._by_time, key)
-        self.size += len(key) + len(value)
+    def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
+        super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray(), open_map)
+
+    def position(self) -> tuple[int, ...]:
+        return self.observed, self.size, self.number
+
+    def resume(self, position: tuple[int, ...]) -> None:
+        self.observed, self.size, self.number = position
 
     def put(self, key: Any, value: Any) -> None:
-        old = self._data.get(key)
+        old = self._map.get(key)
         if old is not None:
             self.size -= len(key) + len(old)
         if value is not None:
             self.size += len(key) + len(value)
-            if old is None:
-                heapq.heappush(self._by_time, key)
+            self.number += 1
         super().put(key, value)
 
     def first(self) -> bytes | None:
         """The key that is first in time."""
-        while self._by_time and self._by_time[0] not in self._data:
-            heapq.heappop(self._by_time)
-        return self._by_time[0] if self._by_time else None
+        return next((key for key, _ in self._map.scan()), None)

@@ -57,8 +57,9 @@ class SuppressStep(Step):
 
 class Suppress(Node):
     """The buffer is a store, ordered by time; each key has at most one entry, at the time it was
-    first held back. Keys and values are pickled there: they may be any objects, which no serde need
-    fit. `state_folder.py` has what makes that safe."""
+    first held back, and the map `_where` has that entry for the key. Keys and values are pickled
+    there: they may be any objects, which no serde need fit. `state_folder.py` has what makes that
+    safe."""
 
     def __init__(self, step: SuppressStep) -> None:
         self.step = step
@@ -67,7 +68,7 @@ class Suppress(Node):
 
     def init(self) -> None:
         self._store = self.task.store(self.step.store or "")
-        self._where = {pickle.loads(value)[0]: entry for entry, value in self._store.entries()}
+        self._where = self._store.open_map(f"{self.step.store} keys")
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         self.observed = max(self.observed, timestamp)
@@ -85,7 +86,8 @@ class Suppress(Node):
         old = value.old
         if entry is None:
             time = key.window.end if self._final and isinstance(key, Windowed) else timestamp
-            entry = self._where[ident] = _AT.pack(time) + _sortable(key)
+            entry = _AT.pack(time) + _sortable(key)
+            self._where.put(ident, entry)
         else:
             old = pickle.loads(self._store.get(entry))[2]
         self._store.put(entry, pickle.dumps((ident, value.new, old, timestamp, headers)))
@@ -107,6 +109,6 @@ class Suppress(Node):
                 )
             ident, new, old, timestamp, headers = pickle.loads(self._store.get(entry))
             self._store.put(entry, None)
-            del self._where[ident]
+            self._where.put(ident, None)
             if new is not None or not self._final:
                 self.forward(pickle.loads(ident), Change(new, old), timestamp, headers)

@@ -12,27 +12,35 @@ from __future__ import annotations
 
 import heapq
 import marshal
+import os
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.client.producer._append import murmur2
+from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.streams import plain_data
 from kavka.pipeline.streams.combining import Counts, combinable, count, counted_alone
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.lane import Lane, lane_of
+from kavka.pipeline.streams.local_state import LocalState, boot_id
 from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.sink_partitions import sink_partitions
-from kavka.pipeline.streams.state import put_all
+from kavka.pipeline.streams.state_log import SEGMENT, LogPosition, StateLog
+from kavka.pipeline.streams.state_map import OpenMap
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.summing import rows_of, totals
 from kavka.pipeline.streams.topology import Subtopology, Topology
@@ -68,20 +76,44 @@ def now_ms() -> int:
 
 class Job:
     """All that a worker needs to know; pickled with the query. `partitions` are those of the
-    application's own topics."""
+    application's own topics, `folder` is the application's if all workers are on its machine."""
 
     def __init__(
-        self, topology: Topology, settings: Settings, plan: Plan, partitions: Mapping[str, int], run: str, caching: bool
+        self,
+        topology: Topology,
+        settings: Settings,
+        plan: Plan,
+        partitions: Mapping[str, int],
+        run: str,
+        caching: bool,
+        state_id: str,
+        folder: Path | None,
     ) -> None:
         self.topology, self.settings, self.plan = topology, settings, plan
         self.partitions = dict(partitions)
         self.run, self.caching = run, caching
+        self._state_id, self._folder = state_id, folder
         combined = combinable(topology, plan, settings, caching)
         self.combined = {self.full_name(topic) for topic in combined}
         self.counts_only = counted_alone(plan, combined)
 
     def full_name(self, topic: str) -> str:
         return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic
+
+    def task_folder(self, key: int) -> Path:
+        """Where the state of a task is on the disk of the machine that runs it: in the folder of
+        the application if Spark runs on this machine alone, otherwise in the executor's."""
+        folder = self._folder
+        if folder is None:
+            scratch = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+            folder = Path(scratch.split(",")[0]) / f"kavka-streams-{os.getuid()}"
+        return folder / "local" / self._state_id / boot_id() / f"task-{key}"
+
+
+def batch_number() -> int:
+    """The number of the micro-batch that this process works on."""
+    context = TaskContext.get()
+    return int((None if context is None else context.getLocalProperty(BATCH_ID)) or 0)
 
 
 class _Out:
@@ -351,16 +383,11 @@ def telling_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 # --- tasks
 
-# The tasks that this process has run, with the token that was kept with their state when they were
-# last left. A task whose state bears the same token is as it was left; any other is made from the
-# state.
-_left: dict[tuple[str, int], tuple[bytes, _Running]] = {}
-
 
 class _Running:
     """A task, the copies of global stores that it has, and where what they send goes."""
 
-    def __init__(self, job: Job, key: int) -> None:
+    def __init__(self, job: Job, key: int, open_map: OpenMap) -> None:
         slot = next(one for one in job.plan.tasks if one.key == key)
         sub = next(one for one in job.plan.stateful if one.id == slot.sub)
         self.out = _Out(job)
@@ -368,7 +395,7 @@ class _Running:
         global_stores: dict[str, Store] = {}
         self.globals: dict[str, Task] = {}
         for one in job.plan.globals:
-            task = Task(job.topology, one, job.settings, self.out, now_ms)
+            task = Task(job.topology, one, job.settings, self.out, now_ms, open_map=open_map)
             global_stores.update(task.stores)
             self.globals.update(dict.fromkeys(task.sources, task))
         self.task = Task(
@@ -380,8 +407,8 @@ class _Running:
             slot.partition,
             caching=job.caching,
             global_stores=global_stores,
+            open_map=open_map,
         )
-        self.stores = [self.task.store(name) for name in job.plan.layout[sub.id]]
 
     def start(self, meta: dict[str, Any] | None) -> None:
         for task in dict.fromkeys(self.globals.values()):
@@ -409,6 +436,10 @@ class _Running:
         for topic, records in counted.items():
             count(self.task, topic, records)
 
+    def close(self) -> None:
+        for task in (self.task, *dict.fromkeys(self.globals.values())):
+            task.close()
+
 
 def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
     """As Kafka's tasks choose: always from the partition whose next record is the oldest."""
@@ -427,10 +458,17 @@ def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
             heapq.heappop(heads)
 
 
+# By folder: the states that this process has opened, and the tasks that it has run, with the token
+# of the version that they belong to.
+_states: dict[Path, LocalState] = {}
+_running: dict[Path, tuple[str, bytes, _Running]] = {}
+
+
 class TaskProcessor(StatefulProcessor):
-    """Spark's stateful step. Its state, for each task: `meta`, a token, the timer that is set and
-    what the task remembers beside its stores; `stores`, all entries of all stores, by the store's
-    index in `Plan.layout` (two bytes) and key."""
+    """Spark's stateful step. The state of a task is on the disk of its executor (`local_state.py`).
+    Spark has the durable copy: `log`, the changes of all micro-batches (`state_log.py`), and
+    `meta`, the token of the version, the timer that is set, the position of the log, and what the
+    task remembers beside its stores."""
 
     def __init__(self, job: Job, timers: bool) -> None:
         self._job, self._timers = job, timers
@@ -438,53 +476,60 @@ class TaskProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._meta = handle.getValueState("meta", "data binary")
-        self._stores = handle.getMapState("stores", "key binary", "value binary")
+        self._log = handle.getMapState("log", *SEGMENT)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        running, timer = self._resume(key[0])
-        running.run([marshal.loads(row.data) for row in rows])
-        if self._timers:
-            running.task.punctuate(WALL_CLOCK_TIME, now_ms())
-        return self._leave(key[0], running, timer)
+        return self._micro_batch(key[0], [marshal.loads(row.data) for row in rows])
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        running, _ = self._resume(key[0])
-        running.task.punctuate(WALL_CLOCK_TIME, now_ms())
-        return self._leave(key[0], running, 0)
+        return self._micro_batch(key[0], None)
 
     def close(self) -> None:
         """Spark's processors have it; tasks live on in the process."""
 
-    def _resume(self, key: int) -> tuple[_Running, int]:
-        held = self._meta.get()
-        if held is None:
-            running = _Running(self._job, key)
-            running.start(None)
-            return running, 0
-        token, timer, meta = plain_data.loads(bytes(held[0]))
-        left = _left.pop((self._job.run, key), None)
-        if left is not None and left[0] == token:
-            return left[1], timer
-        running = _Running(self._job, key)
-        for (at,), (value,) in self._stores.iterator():
-            at = bytes(at)
-            running.stores[int.from_bytes(at[:2])].restore(at[2:], bytes(value))
-        running.start(meta)
-        return running, timer
-
-    def _leave(self, key: int, running: _Running, timer: int) -> Iterator[Row]:
-        running.task.flush()
-        for number, store in enumerate(running.stores):
-            prefix = number.to_bytes(2)
-            put_all(self._stores, ((prefix + at, value) for at, value in store.changes.items()))
-            store.changes.clear()
-        due = running.task.next_wall_clock() if self._timers else None
-        if due is not None and (not timer or due < timer):
-            self._handle.registerTimer(due)
-            timer = due
-        token = uuid.uuid4().bytes
-        self._meta.update((plain_data.dumps((token, timer, running.task.meta())),))
-        _left[self._job.run, key] = (token, running)
+    def _micro_batch(self, key: int, packs: list[Any] | None) -> Iterator[Row]:
+        """Run the task with these packs; with None, for its timer alone. The version on disk is
+        committed before Spark's: a micro-batch that fails after that is rolled back by the next."""
+        folder = self._job.task_folder(key)
+        state = _states.get(folder)
+        if state is None:
+            state = _states[folder] = LocalState(folder)
+        try:
+            running, timer, log = self._resume(key, folder, state)
+            if packs is not None:
+                running.run(packs)
+            if self._timers:
+                running.task.punctuate(WALL_CLOCK_TIME, now_ms())
+            running.task.flush()
+            log.append(state)
+            due = running.task.next_wall_clock() if self._timers else None
+            if due is not None and (packs is None or not timer or due < timer):
+                self._handle.registerTimer(due)
+                timer = due
+            token = uuid.uuid4().bytes
+            meta = plain_data.dumps(running.task.meta())
+            self._meta.update((plain_data.dumps((token, timer, astuple(log.position), meta)),))
+            state.commit(token, batch_number(), meta)
+        except BaseException:
+            _running.pop(folder, None)
+            state.abort()
+            raise
+        _running[folder] = (self._job.run, token, running)
         sent, running.out.sent = running.out.sent, []
         for start in range(0, len(sent), _CHUNK):
             yield Row(data=marshal.dumps(sent[start : start + _CHUNK]))
+
+    def _resume(self, key: int, folder: Path, state: LocalState) -> tuple[_Running, int, StateLog]:
+        held = self._meta.get()
+        token, timer, position, meta = (None, 0, (), None) if held is None else plain_data.loads(bytes(held[0]))
+        log = StateLog(self._log, LogPosition(*position))
+        if not state.begin(token):
+            log.replay(state)
+        cached = _running.pop(folder, None)
+        if cached is not None:
+            if cached[:2] == (self._job.run, token):
+                return cached[2], timer, log
+            cached[2].close()
+        running = _Running(self._job, key, state.map)
+        running.start(None if meta is None else plain_data.loads(meta))
+        return running, timer, log

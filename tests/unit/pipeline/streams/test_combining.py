@@ -15,6 +15,7 @@ from kavka.pipeline.streams import combining, workers
 from kavka.pipeline.streams.combining import Counts, together
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.state_map import MemoryMaps
 from kavka.streams import (
     Grouped,
     Materialized,
@@ -70,7 +71,7 @@ def words(steps: Callable[[Any], Any] = lambda stream: stream, **kept: Any) -> T
 def job_of(topology: Topology, caching: bool = True, **settings: Any) -> workers.Job:
     found = settings_of({"application.id": "app", "bootstrap.servers": "nowhere:1", **settings})
     plan = make_plan(topology, {"in": 2}, 2)
-    job = workers.Job(topology, found, plan, {"in": 2, "out": 2}, "run", caching)
+    job = workers.Job(topology, found, plan, {"in": 2, "out": 2}, "run", caching, "id", None)
     # As it comes to Spark's workers.
     there: workers.Job = cloudpickle.loads(cloudpickle.dumps(job))
     return there
@@ -88,7 +89,7 @@ def run(job: workers.Job, *micro_batches: list[pa.RecordBatch]) -> tuple[list[An
                 packs.setdefault(home, []).append(marshal.loads(data))
         for home, some in packs.items():
             if home not in tasks:
-                tasks[home] = workers._Running(job, home)
+                tasks[home] = workers._Running(job, home, MemoryMaps())
                 tasks[home].start(None)
             tasks[home].run(some)
             tasks[home].task.flush()
@@ -218,7 +219,7 @@ def test_it_is_not_done_where_the_order_of_records_can_be_told():
     assert not job_of(words(), **{"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}).combined
     plan = make_plan(joined(), {"in": 2, "in2": 2}, 2)
     settings = settings_of({"application.id": "app", "bootstrap.servers": "nowhere:1"})
-    assert not workers.Job(joined(), settings, plan, {"in": 2, "in2": 2, "out": 2}, "run", True).combined
+    assert not workers.Job(joined(), settings, plan, {"in": 2, "in2": 2, "out": 2}, "run", True, "id", None).combined
     disabled = StreamsBuilder()
     kept = Materialized.as_("counts").with_caching_disabled()
     disabled.stream("in").group_by(lambda key, word: word).count(kept).to_stream().to("out")

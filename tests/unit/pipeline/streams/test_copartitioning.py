@@ -123,7 +123,7 @@ def test_an_application_checks_it_when_it_starts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(application, "partitions_of", lambda admin, topics: {"a": 3, "b": 2})
     streams = KafkaStreams(topology, config)
     with pytest.raises(TopologyException, match=r"Invalid topology: Following topics .*\[\{a=3, b=2\}\]"):
-        streams._planned(topology, None, 2)  # type: ignore[arg-type]
+        streams._planned(topology, None)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -187,7 +187,7 @@ def test_topics_of_a_pattern_are_checked_by_what_they_have_now(monkeypatch: pyte
     monkeypatch.setattr(application, "create_own", lambda *_: None)
     config = {"application.id": "app", "bootstrap.servers": "localhost:9", "state.dir": str(tmp_path)}
     topology = builder.build()
-    KafkaStreams(topology, config)._planned(topology.with_topics(["logs1"]), None, 2)  # type: ignore[arg-type]
+    KafkaStreams(topology, config)._planned(topology.with_topics(["logs1"]), None)  # type: ignore[arg-type]
     counts["logs2"] = 3
     with pytest.raises(TopologyException, match=re.escape("[{b=2, logs1=2, logs2=3}]")):
-        KafkaStreams(topology, config)._planned(topology.with_topics(["logs1", "logs2"]), None, 2)  # type: ignore[arg-type]
+        KafkaStreams(topology, config)._planned(topology.with_topics(["logs1", "logs2"]), None)  # type: ignore[arg-type]

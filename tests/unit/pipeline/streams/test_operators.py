@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import pickle
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kavka.pipeline.streams.engine import Task
-from kavka.pipeline.streams.kept import keep, kept
+from kavka.pipeline.streams.layout import fit, read_layout, write_layout
+from kavka.pipeline.streams.local_state import LocalState
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.sources import policies_of
@@ -43,17 +45,40 @@ from tests.support import streams_cases
 
 
 class Restarted(TopologyTestDriver):
-    """Whose tasks can be made anew from what is kept of them, as Spark's are after a crash."""
+    """Whose tasks can be restarted on the state that they committed, as Spark's are. A restart also
+    runs and discards a micro-batch, which must leave nothing."""
+
+    folder: Path
 
     def restart(self, topology: Any) -> None:
+        self.states: dict[str, LocalState] = getattr(self, "states", {})
         global_stores: dict[str, Any] = {}
         for tasks in (self._globals, self._tasks):
             for index, old in enumerate(tasks):
                 sub = next(one for one in topology.subtopologies() if f"{one.id}_0" == old.task_id)
-                task = Task(topology, sub, self._settings, self, self.now, global_stores=global_stores)
-                for name, store in old.stores.items():
-                    for key, value in list(store.entries()):
-                        task.stores[name].restore(key, value)
+                state = self.states.get(old.task_id)
+                if state is None:
+                    state = self.states[old.task_id] = LocalState(self.folder / old.task_id)
+                    assert state.begin(None)
+                    for store in old.stores.values():
+                        for name, source in store.open_map.maps.items():  # type: ignore[attr-defined]
+                            state.map(name).restore(dict(source.scan()))
+                else:
+                    state.write()
+                token = uuid.uuid4().bytes
+                state.commit(token, 0, b"")
+                assert state.begin(token)
+                for name in list(state._maps):
+                    entries = list(state.map(name).scan())
+                    for key, _ in entries:
+                        state.map(name).put(key, None)
+                    state.map(name).put(b"x" * 600, b"y")
+                state.write()
+                state.commit(b"not committed by Spark", 1, b"")
+                assert state.begin(token)
+                task = Task(
+                    topology, sub, self._settings, self, self.now, global_stores=global_stores, open_map=state.map
+                )
                 task.start(pickle.loads(pickle.dumps(old.meta())))
                 for topic in old.sources:
                     for node in topology.patterns():
@@ -64,10 +89,11 @@ class Restarted(TopologyTestDriver):
 
 
 @pytest.mark.parametrize("name", streams_cases.CASES)
-def test_tasks_that_are_made_anew_from_their_state_go_on_as_if_nothing_had_been(name: str) -> None:
+def test_restarted_tasks_continue_from_their_committed_state(name: str, tmp_path: Path) -> None:
     topology = streams_cases.topology_of(name)
     found = []
     with Restarted(topology, {"cache.max.bytes.buffering": 0}) as driver:
+        driver.folder = tmp_path
         for number, (topic, key, value, timestamp) in enumerate(streams_cases.RECORDS):
             if number % 7 == 3:
                 driver.restart(topology)
@@ -169,7 +195,6 @@ def test_a_versioned_store_knows_what_was() -> None:
     store.put("k", None, 160)
     store.put("other", "x", 300)
     assert [key for key, _ in store.entries()] == [b"other" + (300).to_bytes(8)]
-    assert [key for key, value in store.changes.items() if value is not None] == [b"other" + (300).to_bytes(8)]
 
 
 def test_a_production_handler_is_asked_about_what_cannot_be_written() -> None:
@@ -258,14 +283,13 @@ def test_a_pattern_and_a_name_may_not_mean_the_same_topic() -> None:
         builder.stream(re.compile("other-.*"))
 
 
-def test_new_topics_of_a_pattern_change_neither_the_tasks_nor_what_the_state_fits() -> None:
+def test_new_topics_of_a_pattern_do_not_change_the_layout() -> None:
     builder = StreamsBuilder()
     builder.stream(re.compile("in-.*")).group_by(lambda key, value: value).count()
     before, now = (builder.topology.with_topics(there) for there in (["in-1", "else"], ["in-1", "in-2", "else"]))
-    one = make_plan(before, {"in-1": 2}, 2)
-    two = make_plan(now, {"in-1": 2, "in-2": 2}, 2)
-    assert one.fingerprint(before)["digest"] == two.fingerprint(now)["digest"]
-    assert one.fingerprint(before)["patterns"] == {"KSTREAM-SOURCE-0000000000": 2}
+    _, layout = fit(before, make_plan(before, {"in-1": 2}), None, {}, False)
+    assert fit(now, make_plan(now, {"in-1": 2, "in-2": 2}), layout, {}, False)[1] == layout
+    assert layout["patterns"] == {"KSTREAM-SOURCE-0000000000": 2}
 
 
 def test_what_is_left_in_the_applications_own_topics_is_not_read_by_another_life_of_it() -> None:
@@ -366,27 +390,33 @@ def test_the_drivers_stores_show_values_with_their_times_or_without() -> None:
 
 
 def test_a_topology_that_the_state_does_not_fit_is_refused(tmp_path: Path) -> None:
-    def fingerprint(name: str) -> dict[str, Any]:
+    def start(name: str, partitions: int = 2) -> None:
         builder = StreamsBuilder()
         builder.stream("in").group_by_key().count(Materialized.as_(name))
         topology = builder.build()
-        return make_plan(topology, {"in": 2}, 2).fingerprint(topology)
+        plan = make_plan(topology, {"in": partitions})
+        write_layout(folder, fit(topology, plan, read_layout(folder), {}, False)[1])
 
     folder = tmp_path / "mine"
-    assert kept(folder) is None
-    keep(folder, fingerprint("counts"), None)
-    keep(folder, fingerprint("counts"), kept(folder))
-    with pytest.raises(StreamsException, match=r"of another topology \(sub-topology 0 has the stores .*others.*counts"):
-        keep(folder, fingerprint("others"), kept(folder))
+    assert read_layout(folder) is None
+    start("counts")
+    start("counts")
+    with pytest.raises(StreamsException, match="topology: it has no store counts; give a new"):
+        start("others")
+    with pytest.raises(StreamsException, match="the stores counts are in 2 tasks, and the topics in have 3 partitions"):
+        start("counts", 3)
     (folder / "topology.json").write_text("{")
     with pytest.raises(StreamsException, match="cannot be read"):
-        kept(folder)
+        read_layout(folder)
+    (folder / "topology.json").write_text('{"digest": "x", "width": 2}')
+    with pytest.raises(StreamsException, match=r"earlier version.*kafka-streams-application-reset"):
+        read_layout(folder)
 
 
 def planned(name: str) -> str:
     topology = streams_cases.topology_of(name)
     topology = topology.with_topics(["a", "b"]) if topology.patterns() else topology
-    plan = make_plan(topology, {"a": 2, "b": 2}, 2)
+    plan = make_plan(topology, {"a": 2, "b": 2})
     lines = [f"=== {name}: {plan.width} wide"]
     for kind, subs in (("plain", plan.stateless), ("before the shuffle", plan.feeding), ("global", plan.globals)):
         lines += [f"  {sub.id} {kind}" for sub in subs]

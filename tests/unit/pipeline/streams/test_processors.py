@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kavka.pipeline.streams.plan import balanced_keys, has_users, make_plan, spark_hash
+from kavka.pipeline.streams.plan import has_users, make_plan, spark_hash, unused_keys
 from kavka.pipeline.streams.windows import BufferConfig, TimeWindow
 from kavka.streams import (
     Consumed,
@@ -147,8 +147,8 @@ def test_a_window_store_forgets_what_is_past_its_retention() -> None:
     assert list(store.fetch("a", 0, 200)) == [(20, "20")]
     assert [key.window.start for key, _ in store.all()] == [20, 115]
     again = builder.build(Serdes.String(), Serdes.String())
-    for key, value in list(store.entries()):
-        again.restore(key, value)
+    for key, value in store.entries():
+        again.put_entry(key, value)
     assert list(again.all()) == list(store.all())
 
 
@@ -289,7 +289,7 @@ def test_tasks_are_spread_evenly_by_sparks_hash() -> None:
     # SELECT hash(0), hash(1), hash(2) in Spark.
     assert [spark_hash(number) for number in range(3)] == [933211791, -559580957, 1765031574]
     for count, width in ((5, 2), (8, 4), (3, 8)):
-        keys = balanced_keys(count, width)
+        keys = unused_keys(count, width, ())
         assert len(set(keys)) == count
         per = [sum(spark_hash(key) % width == slot for key in keys) for slot in range(width)]
         assert max(per) - min(per) <= 1

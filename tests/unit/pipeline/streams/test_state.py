@@ -1,10 +1,7 @@
-"""The state of tasks in Spark, with Spark replaced by dictionaries: what a start after another one
-finds there."""
+"""The state of tasks on disk and in Spark, with Spark replaced by dictionaries."""
 
 from __future__ import annotations
 
-import json
-import logging
 import marshal
 import pickle
 from dataclasses import replace
@@ -15,12 +12,13 @@ from typing import Any
 import pytest
 
 from kavka.pipeline.streams import workers
-from kavka.pipeline.streams.kept import keep, kept, layout_of
+from kavka.pipeline.streams.layout import fit, read_layout, write_layout
 from kavka.pipeline.streams.plan import Plan, make_plan, source_topics
 from kavka.pipeline.streams.settings import settings_of
 from kavka.streams import (
     Consumed,
     JoinWindows,
+    Materialized,
     Record,
     Serde,
     Serdes,
@@ -45,54 +43,57 @@ class ValueState:
         self.value = value
 
 
-class MapState(dict[bytes, bytes]):
-    def iterator(self) -> Any:
-        return (((key,), (value,)) for key, value in self.items())
+class MapState(dict[tuple[int], tuple[bytes]]):
+    def getValue(self, key: tuple[int]) -> tuple[bytes] | None:
+        return self.get(key)
+
+    def updateValue(self, key: tuple[int], value: tuple[bytes]) -> None:
+        self[key] = value
+
+    def removeKey(self, key: tuple[int]) -> None:
+        del self[key]
 
 
 class Handle:
     """Spark's handle of the state of one task."""
 
     def __init__(self) -> None:
-        self.meta, self.stores = ValueState(), MapState()
+        self.meta, self.log = ValueState(), MapState()
 
     def getValueState(self, name: str, schema: str) -> ValueState:
         return self.meta
 
     def getMapState(self, name: str, key: str, value: str) -> MapState:
-        return self.stores
-
-
-@pytest.fixture(autouse=True)
-def state_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def put_all(state: MapState, entries: Any) -> None:
-        for key, value in entries:
-            if value is None:
-                state.pop(key, None)
-            else:
-                state[key] = value
-
-    monkeypatch.setattr(workers, "put_all", put_all)
+        return self.log
 
 
 def started(topology: Topology, folder: Path) -> Plan:
     """What a start plans, with the files that it leaves."""
-    before = kept(folder)
-    plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
-    keep(folder, {**plan.fingerprint(topology), "summed": False}, before, plan.in_users_order())
-    return replace(plan, layout=layout_of(before) or plan.layout)
+    plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1))
+    plan, layout = fit(topology, plan, read_layout(folder), {}, False)
+    write_layout(folder, layout)
+    return plan
 
 
-def run(topology: Topology, plan: Plan, handle: Handle, records: list[tuple[Any, ...]]) -> list[Any]:
+def run(
+    topology: Topology, plan: Plan, handle: Handle, folder: Path, records: list[tuple[Any, ...]], run: str = "run"
+) -> list[Any]:
     """One micro-batch of a new process: the records of topic `in`, and what the task sends."""
-    workers._left.clear()
-    processor = workers.TaskProcessor(workers.Job(topology, SETTINGS, plan, {}, "run", False), False)
+    workers._running.clear()
+    job = workers.Job(topology, SETTINGS, plan, {}, run, False, "id", folder)
+    processor = workers.TaskProcessor(job, False)
     processor.init(handle)  # type: ignore[arg-type]
     rows = [(topic, 0, number, *record, ()) for number, (topic, *record) in enumerate(records)]
     packs = [SimpleNamespace(data=marshal.dumps((row[0], 0, row[2], [row]))) for row in rows]
     (task,) = plan.tasks
     results = processor.handleInputRows((task.key,), iter(packs), None)  # type: ignore[arg-type]
     return [sent for row in results for sent in marshal.loads(row.data)]
+
+
+def restores(folder: Path) -> int:
+    """How often the state on disk was restored from Spark's."""
+    (state,) = (state for path, state in workers._states.items() if path.is_relative_to(folder))
+    return state.restores
 
 
 class Both:
@@ -124,31 +125,91 @@ def values(sent: list[Any]) -> list[bytes]:
 def test_state_belongs_to_the_name_of_a_store_in_whatever_order_stores_are_connected(tmp_path: Path) -> None:
     handle = Handle()
     first, second = two_stores("left", "right"), two_stores("right", "left")
-    assert values(run(first, started(first, tmp_path), handle, [("in", b"k", b"a", 1)])) == [b"None None"]
+    assert values(run(first, started(first, tmp_path), handle, tmp_path, [("in", b"k", b"a", 1)])) == [b"None None"]
     for number, topology in enumerate((second, first, second)):
         record = ("in", b"k", "bcd"[number].encode(), 2)
         before = "abc"[number]
-        sent = run(topology, started(topology, tmp_path), handle, [record])
+        sent = run(topology, started(topology, tmp_path), handle, tmp_path, [record])
         assert values(sent) == [f"{before} {before.upper()}".encode()]
 
 
-def test_state_that_an_earlier_version_wrote_opens_in_the_order_in_which_stores_are_connected(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    handle = Handle()
-    topology = two_stores("right", "left")
-    run(topology, started(topology, tmp_path), handle, [("in", b"k", b"a", 1)])
-    file = tmp_path / "topology.json"
-    written = json.loads(file.read_text())
-    del written["layout"]
-    file.write_text(json.dumps(written))
-    with caplog.at_level(logging.WARNING):
-        sent = run(topology, started(topology, tmp_path), handle, [("in", b"k", b"b", 1)])
-    assert values(sent) == [b"a A"]
-    assert "right, left" in caplog.text and "clean_up()" in caplog.text
-    # From then on the order is known.
-    other = two_stores("left", "right")
-    assert values(run(other, started(other, tmp_path), handle, [("in", b"k", b"c", 1)])) == [b"b B"]
+def test_a_lost_disk_is_restored_from_the_log(tmp_path: Path) -> None:
+    topology, handle = two_stores("left", "right"), Handle()
+    plan = started(topology, tmp_path / "one")
+    for number in range(5):
+        run(topology, plan, handle, tmp_path / "one", [("in", b"k%d" % number, b"a", 1), ("in", b"k", b"b", 1)])
+    assert restores(tmp_path / "one") == 0
+    sent = run(topology, plan, handle, tmp_path / "two", [("in", b"k3", b"c", 2), ("in", b"k", b"c", 2)])
+    assert values(sent) == [b"a A", b"b B"]
+    assert restores(tmp_path / "two") == 1
+    # The first disk has an old version now.
+    assert values(run(topology, plan, handle, tmp_path / "one", [("in", b"k3", b"d", 3)])) == [b"c C"]
+    assert restores(tmp_path / "one") == 1
+
+
+def test_a_micro_batch_that_spark_did_not_commit_leaves_nothing(tmp_path: Path) -> None:
+    topology, handle = two_stores("left", "right"), Handle()
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
+    committed = handle.meta.value, dict(handle.log)
+    for value in (b"lost", b"lost too"):
+        run(topology, plan, handle, tmp_path, [("in", b"k", value, 2), ("in", b"new", value, 2)])
+        handle.meta.value = committed[0]
+        handle.log.clear()
+        handle.log.update(committed[1])
+    assert values(run(topology, plan, handle, tmp_path, [("in", b"k", b"b", 2), ("in", b"new", b"b", 2)])) == [
+        b"a A",
+        b"None None",
+    ]
+    assert restores(tmp_path) == 0
+
+
+def test_a_micro_batch_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    topology, handle = two_stores("left", "right"), Handle()
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
+    with pytest.raises(AttributeError):
+        run(topology, plan, handle, tmp_path, [("in", b"k", b"lost", 2), ("in", b"k", None, 2)])
+    assert values(run(topology, plan, handle, tmp_path, [("in", b"k", b"b", 2)])) == [b"a A"]
+    assert restores(tmp_path) == 0
+
+
+def test_the_log_is_cleaned_while_most_of_it_is_dead(tmp_path: Path) -> None:
+    topology, handle = two_stores("left", "right"), Handle()
+    plan = started(topology, tmp_path / "one")
+    value = b"x" * 200_000
+    for number in range(40):
+        run(topology, plan, handle, tmp_path / "one", [("in", b"k%d" % (number % 3), value + b"%d" % number, 1)])
+    live = 3 * 2 * len(value)
+    assert sum(len(segment) for (segment,) in handle.log.values()) < 2 * live + (2 << 20)
+    sent = run(topology, plan, handle, tmp_path / "two", [("in", b"k%d" % number, b"a", 2) for number in range(3)])
+    assert [one[2].split(b" ")[0][-2:] for one in sent] == [b"39", b"37", b"38"]
+
+
+def test_edits_that_keep_the_stores_keep_the_state(tmp_path: Path) -> None:
+    def topology(edited: bool) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in")
+        if edited:
+            builder.stream("other").group_by_key().count(Materialized.as_("others")).to_stream().to("others")
+            stream = stream.peek(lambda key, value: None)
+            stream.filter(lambda key, value: value == "b").to("branch")
+        counts = stream.group_by_key().count(Materialized.as_("counts")).to_stream()
+        counts.map_values(str).to("out")
+        return builder.build()
+
+    first, handle = topology(False), Handle()
+    plan = started(first, tmp_path)
+    run(first, plan, handle, tmp_path, [("in", b"k", b"a", 1), ("in", b"k", b"a", 1)])
+    second = topology(True)
+    edited = started(second, tmp_path)
+    assert len(edited.tasks) == 2
+    task = next(task for task in edited.tasks if task.key == plan.tasks[0].key)
+    assert [sub.stores for sub in edited.stateful if sub.id == task.sub] == [("counts",)]
+    sent = run(second, replace(edited, tasks=(task,)), handle, tmp_path, [("in", b"k", b"b", 2)], "next")
+    assert [(one[0], one[2]) for one in sent] == [("branch", b"b"), ("out", b"3")]
+    with pytest.raises(StreamsException, match="it has no store others"):
+        started(first, tmp_path)
 
 
 def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,9 +219,9 @@ def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, capl
     stream.join(names, lambda key, value: key, lambda value, name: f"{value} {name}").to("out")
     topology, handle = builder.build(), Handle()
     plan = started(topology, tmp_path)
-    run(topology, plan, handle, [("users", b"k", b"user", 1), ("names", b"k", b"name", 1)])
+    run(topology, plan, handle, tmp_path, [("users", b"k", b"user", 1), ("names", b"k", b"name", 1)])
     plan = started(topology, tmp_path)
-    assert values(run(topology, plan, handle, [("in", b"k", b"a", 2)])) == [b"a user name"]
+    assert values(run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 2)])) == [b"a user name"]
     assert not caplog.records
 
 
@@ -177,13 +238,13 @@ class Evil:
 def test_what_a_task_remembers_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     topology, handle, mark = two_stores("left", "right"), Handle(), tmp_path / "mark"
     plan = started(topology, tmp_path)
-    handle.meta.update((pickle.dumps((b"token", 0, Evil(mark))),))
+    handle.meta.update((pickle.dumps((b"token", 0, (), Evil(mark))),))
     with pytest.raises(StreamsException, match=r"plain data.*clean_up\(\)"):
-        run(topology, plan, handle, [("in", b"k", b"a", 1)])
+        run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
     assert not mark.exists()
     handle.meta.update((b"\x80\x05garbage",))
     with pytest.raises(StreamsException, match=r"cannot be read.*clean_up\(\)"):
-        run(topology, plan, handle, [("in", b"k", b"a", 1)])
+        run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
 
 
 def outer_join(value_serde: Serde | None = None) -> Topology:
@@ -201,22 +262,25 @@ def long(number: int) -> bytes:
     return number.to_bytes(8)
 
 
-def pending(handle: Handle, plan: Plan) -> dict[bytes, bytes]:
-    (layout,) = plan.layout.values()
-    prefix = next(number for number, name in enumerate(layout) if "OUTERSHARED" in name).to_bytes(2)
-    return {key: value for key, value in handle.stores.items() if key.startswith(prefix)}
+def pending(handle: Handle) -> dict[bytes, bytes]:
+    logged: dict[bytes, bytes] = {}
+    for _, (segment,) in sorted(handle.log.items()):
+        for name, entries in marshal.loads(segment).items():
+            if "OUTERSHARED" in name:
+                logged.update(entries)
+    return {key: value for key, value in logged.items() if value is not None}
 
 
 def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_path: Path) -> None:
     topology, handle = outer_join(), Handle()
     plan = started(topology, tmp_path)
     records = [("in", b"k", long(1), 5), ("in", b"k", long(2), 5), ("other", b"q", b"x", 6)]
-    assert not run(topology, plan, handle, records)
-    assert sorted(map(pickle.loads, pending(handle, plan).values())) == [
+    assert not run(topology, plan, handle, tmp_path, records)
+    assert sorted(map(pickle.loads, pending(handle).values())) == [
         [(long(1), ()), (long(2), ())],
         [(b"x", ())],
     ]
-    sent = run(topology, plan, handle, [("in", b"z", long(3), 100)])
+    sent = run(topology, plan, handle, tmp_path, [("in", b"z", long(3), 100)])
     assert values(sent) == [b"1 None", b"2 None", b"None x"]
     assert [one[1] for one in sent] == [b"k", b"k", b"q"]
 
@@ -225,20 +289,5 @@ def test_pending_records_of_a_serde_that_makes_bytearrays_are_read(tmp_path: Pat
     serde = Serdes.serde_from(lambda number: bytearray(long(number)), int.from_bytes, "long")
     topology, handle = outer_join(serde), Handle()
     plan = started(topology, tmp_path)
-    run(topology, plan, handle, [("in", b"k", long(1), 5)])
-    assert values(run(topology, plan, handle, [("in", b"z", long(3), 100)])) == [b"1 None"]
-
-
-def test_pending_records_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
-    topology, handle, mark = outer_join(), Handle(), tmp_path / "mark"
-    plan = started(topology, tmp_path)
-    run(topology, plan, handle, [("in", b"k", long(1), 5)])
-    ((entry, _),) = pending(handle, plan).items()
-    handle.stores[entry] = pickle.dumps(("k", [(1, (("h", b"v"),))]))
-    run(topology, plan, handle, [("in", b"k", long(2), 5)])
-    sent = run(topology, plan, handle, [("in", b"z", long(3), 100)])
-    assert [(one[2], one[4]) for one in sent] == [(b"1 None", (("h", b"v"),)), (b"2 None", ())]
-    handle.stores[entry] = pickle.dumps(("k", [(Evil(mark), ())]))
-    with pytest.raises(StreamsException, match=r"plain data.*clean_up\(\)"):
-        run(topology, plan, handle, [("in", b"z", long(3), 200)])
-    assert not mark.exists()
+    run(topology, plan, handle, tmp_path, [("in", b"k", long(1), 5)])
+    assert values(run(topology, plan, handle, tmp_path, [("in", b"z", long(3), 100)])) == [b"1 None"]

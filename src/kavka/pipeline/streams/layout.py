@@ -1,0 +1,153 @@
+"""`topology.json`: which task has which stores in an application's state. No Spark.
+
+The file lies beside the checkpoint. Its first version is written before the first micro-batch. A
+later start fits its plan to the file: state belongs to the name of a store, so a sub-topology
+continues with the tasks that have its stores, whatever its other nodes are. A topology that adds
+stores or sub-topologies extends the file. One that removes a store, changes its kind, or combines
+or divides tasks is refused, because Spark's groups cannot be renamed.
+
+    format    2
+    id        of this state: names its folders on the disks of executors
+    width     partitions of Spark's shuffle
+    patterns  by source: the partitions that its topics had
+    sources   sub-topologies that Spark reads by a source of its own, by the topics they read
+    summed    whether Spark itself adds up the counts
+    tasks     by sub-topology: its stores, the topics it reads, the keys of its tasks by partition
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.plan import Plan, TaskSlot, unused_keys
+from kavka.pipeline.streams.state_folder import create_own_folder
+from kavka.pipeline.streams.topology import Subtopology, Topology
+
+FORMAT = 2
+_FILE = "topology.json"
+_RESET = "give a new application.id, or run kafka-streams-application-reset and clean_up() to rebuild the state"
+
+Layout = Mapping[str, Any]
+
+
+def read_layout(folder: Path) -> Layout | None:
+    try:
+        layout: Layout = json.loads((folder / _FILE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StreamsException(f"{_FILE} in {folder} cannot be read: {error}; {_RESET}") from None
+    if layout.get("format") != FORMAT:
+        raise StreamsException(f"an earlier version of Kavka wrote the state in {folder}: {_RESET}")
+    return layout
+
+
+def write_layout(folder: Path, layout: Layout) -> None:
+    create_own_folder(folder)
+    temporary = folder / f"{_FILE}.tmp"
+    with temporary.open("w") as file:
+        json.dump(layout, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / _FILE)
+
+
+def fit(
+    topology: Topology, plan: Plan, stored: Layout | None, native: Mapping[int, list[str]], summed: bool
+) -> tuple[Plan, Layout]:
+    """The plan with the tasks that have the state of its stores, and the layout to write. `native`
+    and `summed` are what Spark can do by itself; what it did not do before, it does not do now."""
+    try:
+        entries = {} if stored is None else _matches(topology, plan, stored)
+    except StreamsException as error:
+        raise StreamsException(f"the state is of another topology: {error}; {_RESET}") from None
+    if stored is not None and stored["summed"] and not summed:
+        raise StreamsException(
+            "Spark itself adds up the counts in the state, which these settings (no cache, a handler of processing "
+            "exceptions, an extractor of timestamps) or a step that needs the previous count (a filter) do not allow: "
+            f"undo the change, or {_RESET}"
+        )
+    sources = list(native.values()) if stored is None else stored["sources"]
+    missing = [topics for topics in sources if topics not in native.values()]
+    if missing:
+        raise StreamsException(
+            f"Spark itself ran the steps after the topics {missing} when the offsets were written, and cannot do so "
+            f"now: undo the change, or {_RESET}"
+        )
+    tasks: list[TaskSlot] = []
+    used = {key for entry in (stored or {"tasks": []})["tasks"] for key in entry["keys"]}
+    for sub in plan.stateful:
+        count = sum(task.sub == sub.id for task in plan.tasks)
+        keys = entries[sub.id]["keys"] if sub.id in entries else unused_keys(count, plan.width, used)
+        used |= set(keys)
+        tasks += [TaskSlot(key, sub.id, partition) for partition, key in enumerate(keys)]
+    plan = replace(
+        plan,
+        tasks=tuple(tasks),
+        native=tuple(sub for topics in sources for sub in native if native[sub] == topics),
+        summed=summed and (stored is None or stored["summed"]),
+    )
+    layout = {
+        "format": FORMAT,
+        "id": uuid.uuid4().hex if stored is None else stored["id"],
+        "width": plan.width,
+        "patterns": {node.name: max(plan.partitions[one] for one in node.topics) for node in topology.patterns()},
+        "sources": sources,
+        "summed": plan.summed,
+        "tasks": [_entry(topology, plan, sub) for sub in plan.stateful],
+    }
+    return plan, layout
+
+
+def _entry(topology: Topology, plan: Plan, sub: Subtopology) -> dict[str, Any]:
+    return {
+        "stores": {name: _kind(topology, name) for name in (*sub.stores, *topology.global_stores)},
+        "topics": _topics(sub),
+        "keys": [task.key for task in plan.tasks if task.sub == sub.id],
+    }
+
+
+def _topics(sub: Subtopology) -> list[str]:
+    return sorted(source.told() for source in sub.sources)
+
+
+def _kind(topology: Topology, store: str) -> list[Any]:
+    builder = topology.stores[store]
+    return [builder.kind, builder.timestamped, builder.window_size, builder.duplicates]
+
+
+def _matches(topology: Topology, plan: Plan, stored: Layout) -> dict[int, dict[str, Any]]:
+    """By sub-topology: the entry of its tasks. A sub-topology with only new stores has none."""
+    global_stores = set(topology.global_stores)
+    found: dict[int, dict[str, Any]] = {}
+    for entry in stored["tasks"]:
+        stores = set(entry["stores"]) - global_stores
+        for name, kind in entry["stores"].items():
+            if name not in topology.stores:
+                raise StreamsException(f"it has no store {name}")
+            if kind != _kind(topology, name):
+                raise StreamsException(f"the store {name} was {kind} and is {_kind(topology, name)}")
+        subs = [sub for sub in plan.stateful if stores & set(sub.stores)]
+        if not stores:
+            subs = [sub for sub in plan.stateful if not sub.stores and entry["topics"] == _topics(sub)]
+        if len(subs) > 1:
+            raise StreamsException(f"the stores {', '.join(sorted(stores))} are no longer in one sub-topology")
+        for sub in subs:
+            if sub.id in found:
+                names = sorted({*stores, *found[sub.id]["stores"]})
+                raise StreamsException(f"the stores {', '.join(names)} were in two sub-topologies and are in one")
+            count = sum(task.sub == sub.id for task in plan.tasks)
+            if count != len(entry["keys"]):
+                raise StreamsException(
+                    f"the stores {', '.join(sorted(stores))} are in {len(entry['keys'])} tasks, and the topics "
+                    f"{', '.join(entry['topics'])} have {count} partitions"
+                )
+            found[sub.id] = entry
+    return found
