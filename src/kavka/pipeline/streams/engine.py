@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from kavka.pipeline.streams.errors import FailedProcessingException, InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import CONTINUE, Settings
-from kavka.pipeline.streams.state_map import OpenMap, MemoryMaps
+from kavka.pipeline.streams.state_map import MemoryMaps, OpenMap
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
 from kavka.pipeline.streams.windows import Duration, millis

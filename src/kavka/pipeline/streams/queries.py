@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kavka.pipeline.streams.errors import InvalidStateStoreException
 from kavka.pipeline.streams.progress import last_batch
-from kavka.pipeline.streams.state_map import Entry, MergedMap, OpenMap, MemoryMaps
+from kavka.pipeline.streams.state_map import Entry, MemoryMaps, MergedMap, OpenMap
 from kavka.pipeline.streams.stores import KEY_VALUE, SESSION, VERSIONED, WINDOW, Store, ValueAndTimestamp
 from kavka.pipeline.streams.topology import Topology
 from kavka.pipeline.streams.windows import Windowed

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.options import check_name
 from kavka.pipeline.streams.serdes import Serde, Serdes
-from kavka.pipeline.streams.state_map import OpenMap, StateMap, after_prefix, MemoryMaps
+from kavka.pipeline.streams.state_map import MemoryMaps, OpenMap, StateMap, after_prefix
 from kavka.pipeline.streams.windows import Duration, TimeWindow, Window, Windowed, millis
 
 KEY_VALUE, WINDOW, SESSION, BUFFER = "key-value", "window", "session", "buffer"
