@@ -73,8 +73,8 @@ from kavka.pipeline.streams.windows import (
 
 if TYPE_CHECKING:
     from kavka.pipeline.streams.application import KafkaStreams as KafkaStreams
-    from kavka.pipeline.streams.application import State as State
     from kavka.pipeline.streams.application import StreamThreadExceptionResponse as StreamThreadExceptionResponse
+    from kavka.pipeline.streams.application_states import State as State
 
 __all__ = [
     "Branched",

@@ -22,6 +22,8 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.spark.session import build_session, running_session
+from kavka.pipeline.streams import application_states
+from kavka.pipeline.streams.application_states import ACTIVE, ENDED, TRANSITIONS, State
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.layout import Layout, fit, read_layout, write_layout
 from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
@@ -53,30 +55,6 @@ _BEFORE_AGAIN = 1.0
 _BATCH_ENDS = 5.0
 
 
-class State:
-    """Kafka's states of an application."""
-
-    CREATED = "CREATED"
-    REBALANCING = "REBALANCING"
-    RUNNING = "RUNNING"
-    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
-    NOT_RUNNING = "NOT_RUNNING"
-    PENDING_ERROR = "PENDING_ERROR"
-    ERROR = "ERROR"
-
-
-# As Kafka numbers them in its metrics.
-STATES = (
-    State.CREATED,
-    State.REBALANCING,
-    State.RUNNING,
-    State.PENDING_SHUTDOWN,
-    State.NOT_RUNNING,
-    State.PENDING_ERROR,
-    State.ERROR,
-)
-
-
 class StreamThreadExceptionResponse:
     """What a handler of uncaught exceptions may say: go on from the last finished micro-batch, or
     end."""
@@ -105,12 +83,13 @@ class KafkaStreams:
         self._planned_as: tuple[Topology, Plan] | None = None
         self._reader: StateReader | None = None
         self._job: Job | None = None
-        self._swapping = threading.Lock()
+        self._swapping = threading.RLock()
         self._paused = False
         # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it
         # back.
         self._held = False
         self._error: StreamsException | None = None
+        self._starter: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
         make_plan(topology, dict.fromkeys(source_topics(topology), 1))
@@ -121,43 +100,50 @@ class KafkaStreams:
     # --- Kafka's names
 
     def start(self) -> None:
-        """Compile and start; returns when the query runs."""
-        with self._lock:
-            if self._state != State.CREATED:
-                raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
-        self._to(State.REBALANCING)
+        """Compile and start; returns when the query runs, or when `close` was called meanwhile."""
+        starter, self._starter = self._starter, threading.current_thread()
+        if not self._to(State.REBALANCING):
+            self._starter = starter
+            raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
         try:
             create_own_folder(self.folder)
             self._measures.begin()
-            self._query = self._started()
+            with self._swapping:
+                self._query = self._started()
+            if self._to(State.RUNNING):
+                self._purge.start()
         except BaseException as error:
-            self._fail(error)
+            if not self._to(State.NOT_RUNNING):
+                self._fail(error)
             raise
-        self._to(State.RUNNING)
-        self._watcher = threading.Thread(target=self._watch, name=f"{self._settings.application_id}-watch", daemon=True)
+        finally:
+            self._starter = None
+        name = f"{self._settings.application_id}-watch"
+        self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
         self._watcher.start()
-        self._purge.start()
+        if self._error is not None:
+            raise self._error
 
     def close(self, timeout: float | None = None) -> bool:
-        """Stop; whether that was done within `timeout` seconds. What was not finished is done by
-        the next start."""
-        if self._state == State.CREATED:
-            self._to(State.NOT_RUNNING)
-        query = self._query
-        if query is None or self._state in (State.NOT_RUNNING, State.ERROR):
-            return True
+        """Stop, and return whether the application has ended within `timeout` seconds. The next
+        start completes what was not completed. A listener or handler that calls it gets False: the
+        application ends after it returns."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        was_created = self._state == State.CREATED
         self._to(State.PENDING_SHUTDOWN)
+        if was_created:
+            self._to(State.NOT_RUNNING)
         with self._swapping:
             if self._query is not None:
                 _stop(self._query, timeout)
-        if self._watcher is not None and self._watcher is not threading.current_thread():
-            self._watcher.join(timeout)
-        return self._state == State.NOT_RUNNING
+        if self._state not in ENDED and threading.current_thread() in (self._starter, self._watcher):
+            return False
+        return self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def clean_up(self) -> None:
         """Forget the state: the next start begins where a tool has set the group `application.id`
         to (see `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
-        if self._state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
+        if self._state in ACTIVE or self._state == State.PENDING_SHUTDOWN:
             raise StreamsException("Cannot clean up while running.")
         check_own_folder(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -238,8 +224,8 @@ class KafkaStreams:
     def metrics(self) -> dict[str, float]:
         """Numbers by name: of the application, of its micro-batches, of the lag of partitions and
         of its state."""
-        told: dict[str, float] = {"client-state": STATES.index(self._state)}
-        told |= {"alive-stream-threads": int(self._state in (State.RUNNING, State.REBALANCING))}
+        told: dict[str, float] = {"client-state": list(State).index(self._state)}
+        told |= {"alive-stream-threads": int(self._state in ACTIVE)}
         told |= {"failed-stream-threads": self._measures.failures}
         query = self._query
         if query is None or self._planned_as is None:
@@ -267,7 +253,7 @@ class KafkaStreams:
         """Until it has ended; whether it has."""
         limit = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self._state not in (State.NOT_RUNNING, State.ERROR):
+            while self._state not in ENDED:
                 left = None if limit is None else limit - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -319,7 +305,7 @@ class KafkaStreams:
         return Metadata(*self._planned_as, self._settings)
 
     def _readable(self, parameters: StoreQueryParameters) -> None:
-        if self._state not in (State.RUNNING, State.REBALANCING) and not parameters.stale:
+        if self._state not in ACTIVE and not parameters.stale:
             raise InvalidStateStoreException(
                 f"Cannot get state store {parameters.name} because the application is {self._state}, not RUNNING"
             )
@@ -331,35 +317,60 @@ class KafkaStreams:
     def _own_topics(self) -> set[str]:
         return {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
 
-    def _to(self, state: str) -> None:
-        if state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR, State.NOT_RUNNING):
-            self._purge.stop()
+    def _to(self, state: application_states.State) -> bool:
+        """Change the state. False, and nothing is done, if the state does not allow it."""
         with self._changed:
-            old, self._state = self._state, state
+            old = self._state
+            if state not in TRANSITIONS[old]:
+                return False
+            self._state = state
             self._changed.notify_all()
-        if old != state and self._listener is not None:
-            self._listener(state, old)
+        if state not in ACTIVE:
+            self._purge.stop()
+        listener = self._listener
+        if listener is not None:
+            try:
+                listener(state, old)
+            except Exception as error:
+                self._listener = None
+                self._end(StreamsException(f"the state listener failed: {type(error).__name__}: {error}"))
+        return True
 
-    def _fail(self, error: BaseException, may_go_on: bool = False) -> bool:
-        """Tell the handler. It ends the application, unless that says otherwise: then False."""
-        told = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
+    def _end(self, error: StreamsException) -> None:
+        """End the application with this error. The watcher stops the query."""
+        if self._to(State.PENDING_ERROR):
+            self._error = error
+            logger.error("%s stops: %s", self._settings.application_id, error)
+            if self._query is not None:
+                self._query.stop()
+            self._to(State.ERROR)
+
+    def _fail(self, error: BaseException, may_continue: bool = False) -> bool:
+        """Call the handler of uncaught exceptions. Returns whether the application has ended: it
+        continues only if it may, and the handler says so."""
+        failure = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
         self._measures.failures += 1
-        response = None if self._handler is None else self._handler(told)
-        if may_go_on and response == StreamThreadExceptionResponse.REPLACE_THREAD:
-            logger.warning("%s starts again after: %s", self._settings.application_id, told)
+        response = None
+        if self._handler is not None:
+            try:
+                response = self._handler(failure)
+            except Exception as raised:
+                failure = StreamsException(
+                    f"the handler of uncaught exceptions failed: {type(raised).__name__}: {raised}; it was called for: "
+                    f"{failure}"
+                )
+        if may_continue and response == StreamThreadExceptionResponse.REPLACE_THREAD:
+            logger.warning("%s restarts after: %s", self._settings.application_id, failure)
             return False
-        self._error = told
-        logger.error("%s stops: %s", self._settings.application_id, told)
-        self._to(State.PENDING_ERROR)
-        self._to(State.ERROR)
+        self._end(failure)
         return True
 
     def _watch(self) -> None:
         error: Exception | None = None
-        while True:
+        while self._state in ACTIVE:
             try:
                 if error is not None:
-                    if self._fail(error, may_go_on=True):
+                    if self._fail(error, may_continue=True):
                         return
                     error = None
                     self._closing(_BEFORE_AGAIN)
@@ -370,25 +381,25 @@ class KafkaStreams:
                     self._start_again()
                 elif self._topics_changed():
                     self._start_again()
-            except Exception as what:
-                if self._state == State.PENDING_SHUTDOWN:
-                    break
-                error = what
+            except Exception as raised:
+                error = raised
+        if self._query is not None:
+            self._query.stop()
         self._to(State.NOT_RUNNING)
 
     def _closing(self, timeout: float | None) -> bool:
         """Wait until it is being closed; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._state == State.PENDING_SHUTDOWN, timeout)
+            return self._changed.wait_for(lambda: self._state not in ACTIVE, timeout)
 
     def _paused_until_resumed(self) -> bool:
         """Whether the query ended because of `pause` and is to go on now."""
         with self._changed:
             if not self._held:
                 return False
-            self._changed.wait_for(lambda: not self._paused or self._state == State.PENDING_SHUTDOWN)
+            self._changed.wait_for(lambda: not self._paused or self._state not in ACTIVE)
             self._held = False
-            return self._state != State.PENDING_SHUTDOWN
+            return self._state in ACTIVE
 
     def _ended(self) -> bool:
         """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look
@@ -418,14 +429,12 @@ class KafkaStreams:
         """With the topics that are there now. What the query had not finished, the next one
         does."""
         with self._swapping:
-            if self._state not in (State.RUNNING, State.REBALANCING) or self._query is None:
+            if self._state not in ACTIVE or self._query is None:
                 return
             self._to(State.REBALANCING)
             _stop(self._query)
             self._query = self._started()
-        if self._state == State.REBALANCING:
-            self._to(State.RUNNING)
-        else:
+        if not self._to(State.RUNNING):
             self._query.stop()
 
     def _started(self) -> StreamingQuery:
