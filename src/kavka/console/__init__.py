@@ -1,5 +1,5 @@
-"""The console: a web interface for clusters. It uses `kavka.client` only, so it works with any
-Kafka.
+"""The console: a web interface for clusters. It accesses them through `kavka.client` only, so it
+also works with Apache Kafka.
 
 Modules
 -------

@@ -23,8 +23,8 @@ from kavka.console.rules import DEFAULTS, KINDS, Kind, Rule, violations_of
 logger = logging.getLogger(__name__)
 
 WEBHOOK_TIMEOUT_S = 10.0
-WEBHOOK_TRIES, WEBHOOK_WAIT_S = 3, 5.0
-MAX_QUEUED = 1000
+WEBHOOK_ATTEMPTS, WEBHOOK_RETRY_DELAY_S = 3, 5.0
+MAX_QUEUED_MESSAGES = 1000
 
 Key = tuple[int, str]
 
@@ -50,8 +50,9 @@ class LastMessage:
 
 
 class Alerts:
-    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it. A crash
-    loses nothing but unsent messages: rules and events are in the store."""
+    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it. Rules
+    and events are in the store. A crash loses unsent messages, and pending violations start again.
+    """
 
     def __init__(self, cluster: ClusterHandle) -> None:
         self.cluster = cluster
@@ -59,16 +60,18 @@ class Alerts:
         self.last_messages: dict[int, LastMessage] = {}
         self._pending: dict[Key, float] = {}
         self._raised: dict[Key, Event] = {}
-        self._messages: asyncio.Queue[tuple[Rule, dict[str, object]]] = asyncio.Queue(MAX_QUEUED)
+        self._messages: asyncio.Queue[tuple[Rule, dict[str, object]]] = asyncio.Queue(MAX_QUEUED_MESSAGES)
         self._sender: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
+        """Load the rules and the raised alerts, and start sending messages. A new cluster gets the
+        default rules."""
         store, name = self.cluster.store, self.cluster.name
 
         def read(db: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-            has_defaults = f"rules-made/{name}"
-            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (has_defaults,)).fetchone():
-                db.execute("INSERT INTO setting VALUES (?, '1')", (has_defaults,))
+            defaults_key = f"rules-made/{name}"
+            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (defaults_key,)).fetchone():
+                db.execute("INSERT INTO setting VALUES (?, '1')", (defaults_key,))
                 for rule in DEFAULTS:
                     _insert(db, name, rule)
             rules = db.execute(
@@ -108,7 +111,7 @@ class Alerts:
             db.execute(
                 "UPDATE rule SET kind = ?, subject = ?, threshold = ?, for_s = ?, webhook = ?, enabled = ? "
                 "WHERE id = ?",
-                (*_row(rule), rule.id),
+                (*_columns(rule), rule.id),
             )
             return rule.id
 
@@ -124,6 +127,7 @@ class Alerts:
         await self.evaluate()
 
     async def events(self, limit: int) -> list[Event]:
+        """Return the newest events of the cluster, newest first."""
         rows = await self.cluster.store.run(
             lambda db: db.execute(
                 "SELECT id, rule, subject, text, began, ended FROM event WHERE cluster = ? ORDER BY id DESC LIMIT ?",
@@ -135,19 +139,23 @@ class Alerts:
     # --- evaluation
 
     async def evaluate(self) -> None:
-        """Evaluate the rules after a sample or a change of rules."""
+        """Evaluate the rules after a sample or a change of rules. Raises and ends alerts. The
+        alerts of a rule that cannot be evaluated stay as they are.
+        """
         now = time.time()
         violations: dict[Key, str] = {}
-        unknown: set[int] = set()
+        unknown_rules: set[int] = set()
         for rule in self.rules.values():
             if not rule.enabled:
                 continue
             subjects = violations_of(rule, self.cluster.sample, self.cluster.error)
             if subjects is None:
-                unknown.add(rule.id)
+                unknown_rules.add(rule.id)
                 continue
             violations.update({(rule.id, subject): text for subject, text in subjects.items()})
-        self._pending = {key: began for key, began in self._pending.items() if key in violations or key[0] in unknown}
+        self._pending = {
+            key: began for key, began in self._pending.items() if key in violations or key[0] in unknown_rules
+        }
         for key, text in violations.items():
             began = self._pending.setdefault(key, now)
             if key not in self._raised and now - began >= self.rules[key[0]].for_s:
@@ -156,7 +164,7 @@ class Alerts:
             if key in violations:
                 if violations[key] != event.text:
                     self._raised[key] = replace(event, text=violations[key])
-            elif key[0] not in unknown:
+            elif key[0] not in unknown_rules:
                 await self._end(key, event, now)
         self._publish()
 
@@ -216,9 +224,9 @@ class Alerts:
         while True:
             rule, message = await self._messages.get()
             outcome = ""
-            for attempt in range(WEBHOOK_TRIES):
+            for attempt in range(WEBHOOK_ATTEMPTS):
                 if attempt:
-                    await asyncio.sleep(WEBHOOK_WAIT_S)
+                    await asyncio.sleep(WEBHOOK_RETRY_DELAY_S)
                 outcome = await asyncio.to_thread(post, rule.webhook, message)
                 if outcome == "sent":
                     break
@@ -229,12 +237,12 @@ class Alerts:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: object, **named: object) -> None:
+    def redirect_request(self, *arguments: object, **keywords: object) -> None:
         return None
 
 
 def post(address: str, message: dict[str, object]) -> str:
-    """Send a message to a webhook. Returns `sent` or the error."""
+    """Post a message to a webhook. Returns "sent", or the reason for the failure."""
     request = urllib.request.Request(
         address,
         json.dumps(message).encode(),
@@ -250,13 +258,13 @@ def post(address: str, message: dict[str, object]) -> str:
         return str(getattr(error, "reason", error))[:200]
 
 
-def _row(rule: Rule) -> tuple[object, ...]:
+def _columns(rule: Rule) -> tuple[object, ...]:
     return rule.kind.value, rule.subject, rule.threshold, rule.for_s, rule.webhook, int(rule.enabled)
 
 
 def _insert(db: sqlite3.Connection, cluster: str, rule: Rule) -> int:
     rule_id = db.execute(
         "INSERT INTO rule (cluster, kind, subject, threshold, for_s, webhook, enabled) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (cluster, *_row(rule)),
+        (cluster, *_columns(rule)),
     ).lastrowid
     return rule_id or 0

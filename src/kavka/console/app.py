@@ -25,15 +25,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kavka.console import pages as _pages  # noqa: F401  (the import registers the pages)
 from kavka.console.alerts import Alerts
 from kavka.console.attempts import TooManyAttempts
-from kavka.console.auth import MAX_NAME, Auth, Role, User, UsersError, UsersFile
+from kavka.console.auth import MAX_NAME_LENGTH, Auth, Role, User, UsersError, UsersFile
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
-from kavka.console.errors import Refused, explained
+from kavka.console.errors import Refused, explain
 from kavka.console.guard import Guard, authenticate, check_token, cookie_name
 from kavka.console.jsons import JsonResponse
 from kavka.console.live import EventStream, samples
 from kavka.console.openapi import description
-from kavka.console.pages.topic_moves import clear_done_throttles, load_throttled
+from kavka.console.pages.topic_moves import load_throttled_topics, remove_ended_throttles
 from kavka.console.registry import OPERATIONS, Done, Operation, audited_arguments
 from kavka.console.sampler import Sampler
 from kavka.console.settings import ConsoleSettings
@@ -43,8 +43,8 @@ from kavka.console.views import HERE, PAGES, Page, View
 logger = logging.getLogger(__name__)
 audit_log = logging.getLogger("kavka.console.audit")
 
-MAX_BODY = 8 * 1024 * 1024
-MAX_LOGIN_BODY = 64 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_LOGIN_BODY_BYTES = 64 * 1024
 """The limit for unauthenticated requests; other bodies are read after authentication."""
 MAX_FIELDS = 2000
 ANONYMOUS = User("", Role.VIEW)
@@ -70,12 +70,12 @@ def create_app(settings: ConsoleSettings) -> Starlette:
         async def evaluate(handle: ClusterHandle) -> None:
             await console.alerts[handle.name].evaluate()
 
-        sampler = Sampler(list(console.clusters.values()), [evaluate, clear_done_throttles])
+        sampler = Sampler(list(console.clusters.values()), [evaluate, remove_ended_throttles])
         try:
             for handle in console.clusters.values():
                 await handle.start()
                 await console.alerts[handle.name].load()
-                await load_throttled(handle)
+                await load_throttled_topics(handle)
             sampler.start()
             yield
         finally:
@@ -108,7 +108,7 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
-        limit = MAX_LOGIN_BODY if scope.get("path") in ("/login", "/logout") else MAX_BODY
+        limit = MAX_LOGIN_BODY_BYTES if scope.get("path") in ("/login", "/logout") else MAX_BODY_BYTES
 
         async def receive_limited() -> Any:
             nonlocal received
@@ -155,22 +155,23 @@ class Handlers:
     # --- authentication
 
     async def context(self, request: Request) -> Context:
-        """Authenticate a request. Raises Refused with status 401 without a user, and 404 for an
-        unknown cluster."""
+        """Authenticate a request and return its context. Raises Refused: 401 without a user, 404
+        for an unknown cluster, 429 after too many attempts, 503 if the users file is invalid.
+        """
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
-        name = request.path_params.get("cluster")
-        cluster = self.console.cluster(name) if name is not None else None
+        cluster_name = request.path_params.get("cluster")
+        cluster = self.console.cluster(cluster_name) if cluster_name is not None else None
         return Context(self.console, user, request.client.host if request.client else "", cluster)
 
     def _view(self, request: Request, context: Context, page: Page | None = None) -> View:
         token = request.cookies.get(self.cookie, "")
         if not token:
             token = request.scope["new_token"] = self.console.auth.new_token()
-        return View(request, context, page, self.console.auth.csrf_of(token))
+        return View(request, context, page, self.console.auth.new_csrf_token(token))
 
-    def _with_cookie(self, request: Request, response: Response, token: str = "") -> Response:
+    def _set_cookie(self, request: Request, response: Response, token: str = "") -> Response:
         token = token or request.scope.get("new_token", "")
         if token:
             secure = request.url.scheme == "https"
@@ -197,7 +198,7 @@ class Handlers:
             context = await self.context(request)
             context.require(page.role)
             context.cluster.mark_viewed()
-            return self._with_cookie(request, await page.function(self._view(request, context, page)))
+            return self._set_cookie(request, await page.function(self._view(request, context, page)))
 
         return render
 
@@ -214,8 +215,8 @@ class Handlers:
 
     def _login_form(self, request: Request, error: str, status: int, name: str = "") -> Response:
         view = self._view(request, Context(self.console, ANONYMOUS, ""))
-        next_page = _local(request.query_params.get("next", "/"))
-        return self._with_cookie(
+        next_page = _local_path(request.query_params.get("next", "/"))
+        return self._set_cookie(
             request, view.render("login.html", status=status, error=error, name=name, next_page=next_page)
         )
 
@@ -223,10 +224,10 @@ class Handlers:
         form = await self._form(request)
         # Truncate a name that is too long for the audit log. One character above the limit keeps
         # it invalid.
-        name, password = _first(form, "name")[: MAX_NAME + 1], _first(form, "password")
+        name, password = _first_value(form, "name")[: MAX_NAME_LENGTH + 1], _first_value(form, "password")
         address = request.client.host if request.client else ""
         try:
-            check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
+            check_token(request, self.console.auth, _first_value(form, "csrf"), self.cookie)
             user = await self.console.auth.check(name, password, address)
         except Refused as error:
             return self._login_form(request, str(error), error.status, name)
@@ -237,12 +238,12 @@ class Handlers:
         await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
         if user is None:
             return self._login_form(request, "wrong name or password", 401, name)
-        response = RedirectResponse(_local(_first(form, "next") or "/"), 303)
-        return self._with_cookie(request, response, self.console.auth.begin_session(user))
+        response = RedirectResponse(_local_path(_first_value(form, "next") or "/"), 303)
+        return self._set_cookie(request, response, self.console.auth.begin_session(user))
 
     async def log_out(self, request: Request) -> Response:
         form = await self._form(request)
-        check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
+        check_token(request, self.console.auth, _first_value(form, "csrf"), self.cookie)
         self.console.auth.end_session(request.cookies.get(self.cookie, ""))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(self.cookie)
@@ -255,10 +256,10 @@ class Handlers:
             context = await self.context(request)
             if operation.method == "GET":
                 context.require(operation.role)
-                inputs: Mapping[str, Any] = _grouped(request.query_params.multi_items())
+                inputs: Mapping[str, Any] = _group_values(request.query_params.multi_items())
             else:
                 inputs = await self._body(request)
-                check_token(request, self.console.auth, _first(inputs, "csrf"), self.cookie)
+                check_token(request, self.console.auth, _first_value(inputs, "csrf"), self.cookie)
             if context.selected_cluster is not None:
                 context.selected_cluster.mark_viewed()
             result = await self.perform(operation, context, request.path_params, inputs)
@@ -273,8 +274,9 @@ class Handlers:
     async def perform(
         self, operation: Operation, context: Context, path: Mapping[str, str], inputs: Mapping[str, Any]
     ) -> Any:
-        """Check the role and the input, call the operation, and write the audit log.
-        `error_response` handles the errors."""
+        """Check the role and the inputs, call the operation, and return its result. A POST request
+        is written to the audit log with its outcome. `error_response` handles the errors.
+        """
         if operation.method == "GET":
             return await operation.function(context, **operation.arguments(path, inputs))
         outcome, audited = "failed", {name: value for name, value in path.items() if name != "cluster"}
@@ -286,7 +288,7 @@ class Handlers:
             outcome = "done"
             return result
         except Exception as error:
-            explanation = explained(error)
+            explanation = explain(error)
             outcome = explanation[1] if explanation else f"failed: {type(error).__name__}"
             raise
         finally:
@@ -303,27 +305,27 @@ class Handlers:
         try:
             await self.console.store.audit(line)
         except sqlite3.Error as error:
-            # The operation has completed, so its response is sent: write the entry to the log file.
+            # The operation has ended: write the entry to the log, and send the response.
             logger.error("Cannot write the audit log (%s): %s", error, line)
 
-    def _redirect_after(self, request: Request, done: Done) -> Response:
+    def _redirect_after(self, request: Request, result: Done) -> Response:
         """Redirect to the next page after a form that the browser sent without the script."""
-        location = _local(done.location or urlsplit(request.headers.get("referer", "/")).path)
+        location = _local_path(result.location or urlsplit(request.headers.get("referer", "/")).path)
         separator = "&" if "?" in location else "?"
-        return RedirectResponse(f"{location}{separator}said={self.console.store_message(done.message)}", 303)
+        return RedirectResponse(f"{location}{separator}said={self.console.store_message(result.message)}", 303)
 
     # --- bodies
 
     async def _form(self, request: Request) -> dict[str, Any]:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type not in ("application/x-www-form-urlencoded", "multipart/form-data"):
             raise Refused("a form or JSON is expected", 415)
         async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
             fields = []
             for name, value in form.multi_items():
                 text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
                 fields.append((name, text))
-        return _grouped(fields)
+        return _group_values(fields)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -344,7 +346,7 @@ class Handlers:
         if isinstance(error, HTTPException):
             status, line, field = error.status_code, _http_message(error), ""
         else:
-            explanation = explained(error)
+            explanation = explain(error)
             field = error.field if isinstance(error, Refused) else ""
             if explanation is None:
                 logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -357,8 +359,8 @@ class Handlers:
         user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or ANONYMOUS
         cluster = self.console.clusters.get(request.path_params.get("cluster", ""))
         view = self._view(request, Context(self.console, user, "", cluster if user is not ANONYMOUS else None))
-        back = _local(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
-        return self._with_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
+        back = _local_path(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
+        return self._set_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
 
 
 class Static(StaticFiles):
@@ -380,21 +382,21 @@ def _http_message(error: HTTPException) -> str:
     return {404: "there is no such page", 405: "method not allowed"}.get(error.status_code, str(error.detail))
 
 
-def _grouped(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def _group_values(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return values
 
 
-def _first(form: Mapping[str, Any], name: str) -> str:
+def _first_value(form: Mapping[str, Any], name: str) -> str:
     value = form.get(name, "")
     if isinstance(value, list):
         value = value[0] if value else ""
     return value if isinstance(value, str) else ""
 
 
-def _local(path: str) -> str:
-    """The path if it is a path of this console, else that of the first page."""
+def _local_path(path: str) -> str:
+    """Return the path if it is on this console, otherwise `/`."""
     is_plain = path.isprintable() and "\\" not in path and " " not in path
     return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"

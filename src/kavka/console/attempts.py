@@ -8,7 +8,8 @@ There are three limits. `address` is the IPv4 address or the IPv6 network of the
 
 - Back-off, per account and address: a wait of 1 s after the first attempt. Every further attempt
   doubles the wait, up to 60 s.
-- Bucket of an address, for all accounts: BURST attempts at once, then one every REFILL_S.
+- Bucket of an address, for all accounts: MAX_BURST attempts at once, then one attempt every
+  REFILL_INTERVAL_S.
 - Bucket of an account, for all addresses: the same numbers. Addresses where the account has logged
   in before are exempt, so that an attacker cannot lock a user out.
 """
@@ -23,20 +24,20 @@ from typing import Generic, TypeVar
 
 from kavka.common.web import network_of
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-FORGET_S = 600.0
+MIN_WAIT_S, MAX_WAIT_S = 1.0, 60.0
+BACK_OFF_RESET_S = 600.0
 """A back-off is reset after this long without an attempt."""
-BURST = 30
-REFILL_S = 3.0
+MAX_BURST = 30
+REFILL_INTERVAL_S = 3.0
 MAX_ENTRIES = 10_000
-"""Per table; the least recently used entry is dropped."""
+"""The maximum number of entries per table. The least recently used entry is dropped."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class TooManyAttempts(Exception):
-    """A limit is reached. The next attempt is allowed after `seconds`."""
+    """A limit was reached. The next attempt is allowed after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"too many attempts to log in: wait {max(1.0, seconds):.0f} s")
@@ -55,10 +56,12 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
 
 @dataclass(slots=True)
 class BackOff:
-    """The failures of an account from an address, and the time when its back-off ends."""
+    """The attempts of an account from an address since the last success, and the monotonic time
+    when the back-off ends.
+    """
 
     failures: int
-    until: float
+    ends_at: float
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ class Bucket:
     refilled_at: float
 
     def refill(self, now: float) -> None:
-        self.remaining = min(BURST, self.remaining + (now - self.refilled_at) / REFILL_S)
+        self.remaining = min(MAX_BURST, self.remaining + (now - self.refilled_at) / REFILL_INTERVAL_S)
         self.refilled_at = now
 
 
@@ -80,7 +83,7 @@ class Attempts:
         self._clock = clock
         self._back_offs: Bounded[tuple[str, str], BackOff] = Bounded()
         self._buckets: Bounded[tuple[str, str], Bucket] = Bounded()
-        self._proven: Bounded[tuple[str, str], None] = Bounded()
+        self._successful_logins: Bounded[tuple[str, str], None] = Bounded()
         """Pairs (account, address) with a successful login."""
 
     def begin(self, account: str, address: str) -> None:
@@ -90,37 +93,37 @@ class Attempts:
         network = network_of(address)
         pair = account, network
         back_off = self._back_offs.get(pair)
-        if back_off is not None and now < back_off.until:
-            raise TooManyAttempts(back_off.until - now)
-        keys = self._keys(pair)
-        buckets = [self._buckets.get(key) or Bucket(BURST, now) for key in keys]
+        if back_off is not None and now < back_off.ends_at:
+            raise TooManyAttempts(back_off.ends_at - now)
+        keys = self._bucket_keys(pair)
+        buckets = [self._buckets.get(key) or Bucket(MAX_BURST, now) for key in keys]
         for bucket in buckets:
             bucket.refill(now)
             if bucket.remaining < 1:
-                raise TooManyAttempts((1 - bucket.remaining) * REFILL_S)
+                raise TooManyAttempts((1 - bucket.remaining) * REFILL_INTERVAL_S)
         for key, bucket in zip(keys, buckets, strict=True):
             bucket.remaining -= 1
             self._buckets.put(key, bucket)
-        failures = 0 if back_off is None or now > back_off.until + FORGET_S else back_off.failures
-        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures, 10))
+        failures = 0 if back_off is None or now > back_off.ends_at + BACK_OFF_RESET_S else back_off.failures
+        wait = min(MAX_WAIT_S, MIN_WAIT_S * 2.0 ** min(failures, 10))
         self._back_offs.put(pair, BackOff(failures + 1, now + wait))
 
-    def succeeded(self, account: str, address: str) -> None:
+    def record_success(self, account: str, address: str) -> None:
         """Remove the attempt and the earlier failures of the account from this address."""
         pair = account, network_of(address)
-        self.cancelled(account, address)
+        self.cancel(account, address)
         self._back_offs.pop(pair, None)
-        self._proven.put(pair, None)
+        self._successful_logins.put(pair, None)
 
-    def cancelled(self, account: str, address: str) -> None:
-        """Remove an attempt without an outcome from the buckets. Its back-off remains."""
-        for key in self._keys((account, network_of(address))):
+    def cancel(self, account: str, address: str) -> None:
+        """Remove an attempt without an outcome from the buckets. The back-off remains."""
+        for key in self._bucket_keys((account, network_of(address))):
             bucket = self._buckets.get(key)
             if bucket is not None:
-                bucket.remaining = min(BURST, bucket.remaining + 1)
+                bucket.remaining = min(MAX_BURST, bucket.remaining + 1)
 
-    def _keys(self, pair: tuple[str, str]) -> list[tuple[str, str]]:
+    def _bucket_keys(self, pair: tuple[str, str]) -> list[tuple[str, str]]:
         account, network = pair
-        if not account or pair in self._proven:
+        if not account or pair in self._successful_logins:
             return [("address", network)]
         return [("address", network), ("account", account)]

@@ -23,18 +23,18 @@ from pathlib import Path
 
 from kavka.console.attempts import Attempts, TooManyAttempts
 
-SESSION_IDLE_S = 8 * 3600.0
-SESSION_MAX_S = 24 * 3600.0
+MAX_SESSION_IDLE_S = 8 * 3600.0
+MAX_SESSION_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
 MAX_USER_SESSIONS = 1000
 """Sessions of one user. A further login ends the user's oldest session."""
-MAX_PENDING = 16
+MAX_PENDING_CHECKS = 16
 """Pending password checks. One hash runs at a time: scrypt needs memory and a core."""
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
-MAX_PASSWORD = 1024
-MAX_NAME = 64
-NAME = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME}}}")
+MAX_PASSWORD_LENGTH = 1024
+MAX_NAME_LENGTH = 64
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME_LENGTH}}}")
 
 
 class Role(IntEnum):
@@ -58,7 +58,8 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user. `credential` is the fingerprint of the password, "" without login."""
+    """An authenticated user. `credential` is the fingerprint of the password hash, "" without
+    login."""
 
     name: str
     role: Role
@@ -70,7 +71,7 @@ LOCAL_USER = User("local", Role.ADMIN)
 
 
 class UsersError(ValueError):
-    """An invalid users file; `str()` is one line with the reason."""
+    """An invalid users file, user name or password; `str()` is one line with the reason."""
 
 
 # --- passwords
@@ -115,18 +116,20 @@ class UsersFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._version: tuple[int, int, int] | None = None
+        self._file_state: tuple[int, int, int] | None = None
         """Modification time, size and inode of the file when it was last read."""
         self._users: dict[str, tuple[User, str]] = {}
 
     def users(self) -> dict[str, tuple[User, str]]:
-        """By name: the user and the password hash. Raises UsersError."""
+        """Return the users and their password hashes by name. Reads the file again if it has
+        changed. Raises UsersError if the file cannot be read or parsed.
+        """
         try:
             status = self.path.stat()
-            version = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if version != self._version:
+            file_state = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if file_state != self._file_state:
                 self._users = self._parse(self.path.read_text(encoding="utf-8"))
-                self._version = version
+                self._file_state = file_state
         except OSError as error:
             raise UsersError(f"{self.path}: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -135,32 +138,34 @@ class UsersFile:
 
     def _parse(self, text: str) -> dict[str, tuple[User, str]]:
         users = {}
-        for number, line in enumerate(text.splitlines(), 1):
+        for line_number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             fields = line.strip().split(":")
-            if len(fields) != 3 or not NAME.fullmatch(fields[0]) or not fields[2].startswith("scrypt$"):
-                raise UsersError(f"{self.path}:{number}: expected name:role:hash, as kavka console-user writes it")
+            if len(fields) != 3 or not NAME_PATTERN.fullmatch(fields[0]) or not fields[2].startswith("scrypt$"):
+                raise UsersError(f"{self.path}:{line_number}: expected name:role:hash, as kavka console-user writes it")
             name, role_word, stored_hash = fields
             try:
                 role = Role.by_word(role_word)
             except ValueError as error:
-                raise UsersError(f"{self.path}:{number}: {error}") from None
+                raise UsersError(f"{self.path}:{line_number}: {error}") from None
             users[name] = User(name, role, _fingerprint(stored_hash)), stored_hash
         return users
 
     def put(self, name: str, role: Role, password: str) -> None:
-        if not NAME.fullmatch(name):
+        """Add or replace a user. Raises UsersError for invalid inputs, and OSError."""
+        if not NAME_PATTERN.fullmatch(name):
             raise UsersError(f"'{name}' is not a valid user name: only letters, digits and . _ @ - are allowed")
         if not password:
             raise UsersError("the password is empty")
-        if len(password) > MAX_PASSWORD:
-            raise UsersError(f"a password has at most {MAX_PASSWORD} characters")
+        if len(password) > MAX_PASSWORD_LENGTH:
+            raise UsersError(f"a password has at most {MAX_PASSWORD_LENGTH} characters")
         users = dict(self.users()) if self.path.exists() else {}
         users[name] = User(name, role), hash_password(password)
         self._write(users)
 
     def remove(self, name: str) -> None:
+        """Remove a user. Raises UsersError if there is no such user, and OSError."""
         users = dict(self.users())
         if users.pop(name, None) is None:
             raise UsersError(f"{self.path} has no user '{name}'")
@@ -205,7 +210,7 @@ class Auth:
         self._sessions: dict[str, Session] = {}
         self._attempts = Attempts()
         self._verified_passwords: dict[bytes, tuple[str, str]] = {}
-        """By the MAC of name, password and address: the name and the hash it matched."""
+        """By the MAC of name, password and address: the name and the password hash."""
         self._checks: dict[bytes, asyncio.Future[User | None]] = {}
         self._hashing_thread = ThreadPoolExecutor(1, "console-password")
         self._pending = 0
@@ -216,7 +221,8 @@ class Auth:
         return self.users is not None
 
     def is_current(self, user: User) -> bool:
-        """Whether the user still exists with the same password."""
+        """Whether the user still exists with the same password. False if the users file is
+        invalid."""
         return self.users is None or self._user_with(user.name, user.credential) is not None
 
     def _user_with(self, name: str, credential: str) -> User | None:
@@ -227,21 +233,23 @@ class Auth:
         return entry[0] if entry is not None and entry[0].credential == credential else None
 
     async def check(self, name: str, password: str, address: str) -> User | None:
-        """The user, or None if the password is wrong. Raises TooManyAttempts and UsersError. An
-        invalid name or password is rejected before it is stored or hashed."""
+        """Return the user, or None if the name or the password is wrong. A malformed name and a
+        password that is too long are rejected without hashing. Raises TooManyAttempts, and
+        UsersError if the users file is invalid.
+        """
         if self.users is None:
             return None
-        if not NAME.fullmatch(name) or len(password) > MAX_PASSWORD:
+        if not NAME_PATTERN.fullmatch(name) or len(password) > MAX_PASSWORD_LENGTH:
             self._attempts.begin("", address)
             return None
-        if self._pending >= MAX_PENDING:
+        if self._pending >= MAX_PENDING_CHECKS:
             raise TooManyAttempts(1.0)
         entry = self.users.users().get(name)
         self._attempts.begin(name, address)
         stored_hash = entry[1] if entry else _UNKNOWN_USER_HASH
         if not await self._password_matches(name, password, address, stored_hash) or entry is None:
             return None
-        self._attempts.succeeded(name, address)
+        self._attempts.record_success(name, address)
         return entry[0]
 
     async def _password_matches(self, name: str, password: str, address: str, stored_hash: str) -> bool:
@@ -250,7 +258,7 @@ class Auth:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._hashing_thread, password_matches, password, stored_hash)
         except asyncio.CancelledError:
-            self._attempts.cancelled(name, address)
+            self._attempts.cancel(name, address)
             raise
         finally:
             self._pending -= 1
@@ -290,9 +298,10 @@ class Auth:
     def new_token(self) -> str:
         return secrets.token_urlsafe(32)
 
-    def csrf_of(self, token: str) -> str:
-        """A new CSRF token for a page. An attacker could guess a constant token by the size of
-        compressed pages (BREACH)."""
+    def new_csrf_token(self, token: str) -> str:
+        """Return a new CSRF token for a page. An attacker could derive a constant token from the
+        sizes of compressed pages (BREACH).
+        """
         nonce = secrets.token_hex(8)
         return nonce + self._csrf(nonce, token)
 
@@ -319,6 +328,7 @@ class Auth:
         return token
 
     def session_user(self, token: str) -> User | None:
+        """Return the user of a session, or None if the session has ended. Extends the session."""
         if self.users is None:
             return LOCAL_USER
         session = self._sessions.get(token)
@@ -337,4 +347,4 @@ class Auth:
 
 
 def _is_alive(session: Session, now: float) -> bool:
-    return now - session.used_at < SESSION_IDLE_S and now - session.began_at < SESSION_MAX_S
+    return now - session.used_at < MAX_SESSION_IDLE_S and now - session.began_at < MAX_SESSION_S

@@ -22,17 +22,19 @@ from kavka.console.limits import Budget, TooLarge
 
 CONTAINER = b"Obj\x01"
 MAX_DEPTH = 100
-MAX_SCHEMA = 200_000
-MAX_DECIMAL = 1700
+MAX_SCHEMA_LENGTH = 200_000
+MAX_DECIMAL_BYTES = 1700
 """The maximum number of bytes of a decimal: about 4100 digits. Python's limit is 4300."""
 MAX_SCALE = 1000
 MAX_RECORDS = 100
-"""The maximum number of values that are decoded of a container."""
+"""The maximum number of values that are decoded from a container."""
 
 Read = Callable[["Source", int], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Precise enough for every accepted decimal: nothing is rounded.
-_EXACT = decimal.Context(prec=3 * MAX_DECIMAL, Emin=-(10**6), Emax=10**6, traps=[decimal.Inexact, decimal.Rounded])
+_EXACT = decimal.Context(
+    prec=3 * MAX_DECIMAL_BYTES, Emin=-(10**6), Emax=10**6, traps=[decimal.Inexact, decimal.Rounded]
+)
 
 
 class BadSchema(ValueError):
@@ -63,13 +65,13 @@ class Source:
         """Read a block without charging it: its values are charged when they are decoded."""
         end = self.position + count
         if count < 0 or end > len(self.data):
-            raise BadData(f"{count} bytes, but only {len(self.data) - self.position} remain")
+            raise BadData(f"expected {count} bytes, but only {len(self.data) - self.position} remain")
         block = self.data[self.position : end]
         self.position = end
         return block
 
     def number(self) -> int:
-        """Read a zigzag number of at most ten bytes."""
+        """Read a zigzag varint of at most ten bytes."""
         number = shift = 0
         while True:
             if self.position >= len(self.data) or shift > 63:
@@ -86,8 +88,8 @@ class Schema:
     """A schema in JSON, compiled to closures."""
 
     def __init__(self, text: str) -> None:
-        if len(text) > MAX_SCHEMA:
-            raise BadSchema(f"the schema has {len(text)} characters, the limit is {MAX_SCHEMA}")
+        if len(text) > MAX_SCHEMA_LENGTH:
+            raise BadSchema(f"the schema has {len(text)} characters, the limit is {MAX_SCHEMA_LENGTH}")
         self._named: dict[str, Read] = {}
         try:
             self._read = self._compile(json.loads(text), "", 0)
@@ -114,24 +116,24 @@ class Schema:
             return self._reference(schema if "." in schema or not namespace else f"{namespace}.{schema}", schema)
         if not isinstance(schema, dict):
             raise BadSchema(f"not an Avro schema: {str(schema)[:60]}")
-        kind = schema["type"]
-        if kind in ("record", "error"):
+        schema_type = schema["type"]
+        if schema_type in ("record", "error"):
             return self._record(schema, namespace, depth)
-        if kind == "enum":
+        if schema_type == "enum":
             return self._define(schema, namespace, _enum([str(symbol) for symbol in schema["symbols"]]))
-        if kind == "fixed":
+        if schema_type == "fixed":
             size = int(schema["size"])
             if size < 0:
                 raise BadSchema(f"the size of a fixed is {size}")
             return self._define(schema, namespace, _logical(schema, lambda source, _: source.take(size)))
-        if kind == "array":
+        if schema_type == "array":
             return _blocks(self._compile(schema["items"], namespace, depth + 1), is_map=False)
-        if kind == "map":
+        if schema_type == "map":
             return _blocks(self._compile(schema["values"], namespace, depth + 1), is_map=True)
-        inner = self._compile(kind, namespace, depth + 1)
+        inner = self._compile(schema_type, namespace, depth + 1)
         # A logical type of a nested schema is ignored: nested wrappers would cost time without
         # being charged.
-        return _logical(schema, inner) if isinstance(kind, str) else inner
+        return _logical(schema, inner) if isinstance(schema_type, str) else inner
 
     def _full_name(self, schema: dict[str, Any], namespace: str) -> tuple[str, str]:
         """The full name of a type, and the namespace of the types in it."""
@@ -172,7 +174,7 @@ class Schema:
 
 
 def read_value(data: bytes, schema: Schema, position: int = 0, budget: Budget | None = None) -> Any:
-    """Decode all bytes from `position` as one value."""
+    """Decode all bytes from `position` as one value. Raises BadData and TooLarge."""
     source = Source(data, position, budget)
     source.budget.spend_values()
     value = schema.read(source)
@@ -182,7 +184,9 @@ def read_value(data: bytes, schema: Schema, position: int = 0, budget: Budget | 
 
 
 def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any], bool]:
-    """The first MAX_RECORDS values of an object container, and whether these are all values."""
+    """Return the first MAX_RECORDS values of an object container, and whether these are all values.
+    Raises BadSchema, BadData and TooLarge.
+    """
     source = Source(data, len(CONTAINER), budget)
     metadata = _blocks(_PRIMITIVE["bytes"], is_map=True)(source, 0)
     schema = Schema(metadata.get("avro.schema", b"").decode("utf-8", "replace"))
@@ -245,7 +249,7 @@ _PRIMITIVE: dict[str, Read] = {
 
 def _item(items: list[Any], index: int) -> Any:
     if not 0 <= index < len(items):
-        raise BadData(f"index {index} of {len(items)} symbols or branches")
+        raise BadData(f"index {index} is out of range: there are {len(items)} symbols or branches")
     return items[index]
 
 
@@ -267,8 +271,10 @@ def _union(branches: list[Read]) -> Read:
 
 
 def _blocks(read_item: Read, is_map: bool) -> Read:
-    """The reader of an array or map. It consists of blocks that start with the number of items. A
-    negative number is followed by the size of the block. The number 0 is the end."""
+    """Return a reader of an array or map. An array or map consists of blocks, which start with the
+    number of items. A negative number is followed by the size of the block. The number 0 is the
+    end.
+    """
 
     def read(source: Source, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -294,23 +300,25 @@ def _blocks(read_item: Read, is_map: bool) -> Read:
 
 
 def _logical(schema: dict[str, Any], read: Read) -> Read:
-    """Apply the `logicalType` of a schema. An unknown type is ignored."""
-    kind = schema.get("logicalType")
-    if kind == "decimal":
+    """Return a reader that applies the `logicalType` of a schema. An unknown type is ignored."""
+    logical_type = schema.get("logicalType")
+    if logical_type == "decimal":
         scale = int(schema.get("scale", 0))
         if not 0 <= scale <= MAX_SCALE:
             raise BadSchema(f"the scale of a decimal is {scale}, the limit is {MAX_SCALE}")
         return lambda source, depth: _decimal(read(source, depth), scale, source.budget)
-    text_of = _TIMES.get(str(kind))
+    text_of = _TIMES.get(str(logical_type))
     return read if text_of is None else lambda source, depth: _time(read(source, depth), text_of)
 
 
 def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
-    """The exact decimal. Avro ignores this logical type for types other than bytes and fixed."""
+    """Return the exact decimal as text. A value other than bytes or fixed is returned unchanged:
+    Avro ignores the logical type there.
+    """
     if not isinstance(unscaled, bytes):
         return unscaled
-    if len(unscaled) > MAX_DECIMAL:
-        raise TooLarge(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL}")
+    if len(unscaled) > MAX_DECIMAL_BYTES:
+        raise TooLarge(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
     number = decimal.Decimal(int.from_bytes(unscaled, "big", signed=True))
     text = str(number.scaleb(-scale, context=_EXACT))
     budget.spend_characters(len(text))
@@ -318,7 +326,7 @@ def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
 
 
 def _time(number: Any, text_of: Callable[[int], str]) -> Any:
-    """The time as text, or the number if the year is not in 1 to 9999."""
+    """Return the time as text, or the number if the year is not in 1 to 9999."""
     try:
         return text_of(number) if isinstance(number, int) else number
     except (OverflowError, ValueError):
@@ -333,6 +341,7 @@ _TIMES: dict[str, Callable[[int], str]] = {
 
 
 def _plain(value: Any) -> Any:
+    """Return the value with bytes as hex and non-finite floats as text."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 # views the cluster.
 MAX_AGE_S = 3.0
 GROUPS_MAX_AGE_S = 6.0
-# A sample of a large cluster may be older: the sampler pauses for ten times its duration.
+# A sample of a large cluster may be older: the sampler pauses for ten times the sample's duration.
 MAX_AGE_FACTOR = 12.0
-SHORT_WAIT_S = 0.5
+MAX_REFRESH_WAIT_S = 0.5
 CONDITION_TIMEOUT_S = 5.0
-RECENT_POINTS = 900
-"""The number of rates in memory: half an hour at a sample every two seconds."""
+MAX_RECENT_RATES = 900
+"""The maximum number of rates in memory: half an hour at a sample every two seconds."""
 
 CLIENT_DEFAULTS = {
     "client.id": "kavka-console",
@@ -76,7 +76,7 @@ class ClusterHandle:
         self.sample: Sample | None = None
         self.error = ""
         self.error_since = 0.0
-        self.rates: deque[Rates] = deque(maxlen=RECENT_POINTS)
+        self.rates: deque[Rates] = deque(maxlen=MAX_RECENT_RATES)
         self.topic_rates: dict[str, tuple[float, float]] = {}
         """Incoming messages and bytes per second, by topic."""
         self.alerts: tuple[ActiveAlert, ...] = ()
@@ -86,9 +86,9 @@ class ClusterHandle:
         self.viewed_at = 0.0
         """When a user last viewed the cluster (monotonic time)."""
         self.history_at = 0.0
-        """When the last point of history was written."""
+        """The time of the last point in the history."""
         self.groups_duration = 0.0
-        """The duration of the last sample of the groups, 0 if a coordinator did not respond."""
+        """The duration of the last sample of the groups in seconds, 0 if a request failed."""
         self._sample_task: asyncio.Task[None] | None = None
         self._groups_task: asyncio.Task[None] | None = None
         self._out_rates = (0.0, 0.0)
@@ -116,32 +116,32 @@ class ClusterHandle:
         self.viewed_at = time.monotonic()
 
     async def state(self, *, groups: bool = False) -> Sample:
-        """The last sample, or a new sample if the last one is too old. `groups` also refreshes the
-        groups. Raises Refused if the cluster has never responded.
+        """Return the last sample, or a new sample if the last one is too old. `groups` also
+        refreshes the groups. Raises Refused if the cluster has never responded.
 
-        While the cluster does not respond, this is the last sample, and `error` is the reason. The
-        wait for a new sample is short: a page with older data is better than a page that does not
-        load.
+        While the cluster does not respond, the last sample is returned, and `error` is the reason.
+        The wait for a new sample is short: a page with older data is better than a page that does
+        not load.
         """
         self.mark_viewed()
         if self._is_stale:
             await self.refresh()
         elif self.sample is None:
-            await asyncio.wait({self._begin_sample()}, timeout=SHORT_WAIT_S if self.error else None)
+            await asyncio.wait({self._begin_sample()}, timeout=MAX_REFRESH_WAIT_S if self.error else None)
         elif time.time() - self.sample.at > max(MAX_AGE_S, self.sample.weight * MAX_AGE_FACTOR):
-            await asyncio.wait({self._begin_sample()}, timeout=SHORT_WAIT_S)
+            await asyncio.wait({self._begin_sample()}, timeout=MAX_REFRESH_WAIT_S)
         sample = self.sample
         if sample is None:
             raise Refused(f"no broker responds at {self.settings.servers}: {self.error}", 503)
         max_age = max(GROUPS_MAX_AGE_S, self.groups_duration * MAX_AGE_FACTOR)
         if groups and (self._groups_are_stale or time.time() - sample.groups_at > max_age) and not self.error:
             has_old_groups = sample.groups_at and not self._groups_are_stale
-            await asyncio.wait({self._begin_groups()}, timeout=SHORT_WAIT_S if has_old_groups else None)
+            await asyncio.wait({self._begin_groups()}, timeout=MAX_REFRESH_WAIT_S if has_old_groups else None)
             sample = self.sample or sample
         return sample
 
     async def topic(self, name: str, *, groups: bool = False) -> Topic:
-        """The topic. Raises Refused (404) if it does not exist."""
+        """Return the topic. Raises Refused (404) if it does not exist."""
         topic = (await self.state(groups=groups)).topics.get(name)
         if topic is None:
             raise Refused(f"there is no topic '{name}'", 404)
@@ -170,13 +170,15 @@ class ClusterHandle:
     # --- samples: one at a time, shared by all callers
 
     async def refresh(self) -> None:
-        """Take a sample. If a running sample began before a change, wait for it and take another
-        sample."""
+        """Take a sample, or wait for the running one. If the running sample began before a change,
+        wait for its end and take another sample.
+        """
         if self._is_stale and self._sample_task is not None and not self._sample_task.done():
             await asyncio.wait({self._sample_task})
         await asyncio.wait({self._begin_sample()})
 
     async def refresh_groups(self) -> None:
+        """Sample the groups, or wait for the running sample of the groups."""
         await asyncio.wait({self._begin_groups()})
 
     def _begin_sample(self) -> asyncio.Task[None]:
@@ -213,7 +215,7 @@ class ClusterHandle:
         self.error = error
 
     async def _with_history(self, sample: Sample) -> Sample:
-        """The sample with the last groups and all brokers that were ever seen."""
+        """Return the sample with the last groups and all brokers that were ever seen."""
         if self._seen_brokers is None:
             self._seen_brokers = await self.store.seen_brokers(self.name)
         new_brokers = sample.nodes.keys() - self._seen_brokers
@@ -288,20 +290,21 @@ class ClusterHandle:
 
 
 def _growth(topic: Topic, previous: Topic | None) -> tuple[int, int]:
-    """The messages and bytes that were added to a topic since the previous sample. All messages of
-    a new topic or partition are new."""
+    """Return the messages and bytes that were added to a topic since the previous sample. All
+    messages of a new topic or partition are new.
+    """
     is_new = previous is None or previous.id != topic.id
     previous_partitions = {} if previous is None or is_new else {p.id: p for p in previous.partitions}
     messages = size = 0
     for p in topic.partitions:
-        earlier = previous_partitions.get(p.id)
-        if earlier is None:
+        previous_partition = previous_partitions.get(p.id)
+        if previous_partition is None:
             messages += p.messages or 0
             size += p.size or 0
             continue
-        if p.end is not None and earlier.end is not None:
-            messages += max(0, p.end - earlier.end)
+        if p.end is not None and previous_partition.end is not None:
+            messages += max(0, p.end - previous_partition.end)
         # A smaller log was cleaned or truncated. The log of another leader may differ in size.
-        if p.size is not None and earlier.size is not None and p.leader == earlier.leader:
-            size += max(0, p.size - earlier.size)
+        if p.size is not None and previous_partition.size is not None and p.leader == previous_partition.leader:
+            size += max(0, p.size - previous_partition.size)
     return messages, size

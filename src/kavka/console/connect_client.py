@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from kavka.console.errors import Refused
 
 TIMEOUT_S = 10.0
-MAX_BYTES = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ConnectorRow:
     """A connector. `error` summarizes the first trace of the connector and its tasks."""
 
     workers: str
-    """The address of the workers."""
+    """The URL of the Connect cluster."""
     name: str
     type: str
     connector_class: str
@@ -43,20 +43,25 @@ class ConnectorRow:
     tasks: list[TaskRow]
 
 
-class Workers:
-    """A cluster of Connect workers, accessed through the worker at `address`."""
+class ConnectCluster:
+    """A Connect cluster, accessed through the worker at `address`. The methods raise Refused if the
+    worker does not respond or returns an error.
+    """
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address if "//" in address else f"//{address}", "http")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Refused(f"'{address}' is not the address of a Connect worker: http://host:8083", 500)
+            raise Refused(
+                f"'{address}' is not the address of a Connect worker; expected a URL such as http://host:8083", 500
+            )
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._scheme, self._netloc, self._path = parts.scheme, parts.netloc, parts.path.rstrip("/")
 
     async def connectors(self) -> list[ConnectorRow]:
+        """Return the connectors, sorted by name."""
         connectors = await self._send("GET", "/connectors?" + urlencode([("expand", "status"), ("expand", "info")]))
         if not isinstance(connectors, dict):
-            raise Refused(f"{self.address} did not respond as Kafka Connect does", 502)
+            raise Refused(f"{self.address} returned an unexpected response; it may not be a Connect worker", 502)
         return [_row(self.address, name, info) for name, info in sorted(connectors.items()) if isinstance(info, dict)]
 
     async def control(self, connector: str, command: str) -> None:
@@ -86,13 +91,13 @@ class Workers:
             try:
                 connection.request(method, path, headers={"Accept": "application/json"})
                 response = connection.getresponse()
-                body = response.read(MAX_BYTES + 1)
+                body = response.read(MAX_RESPONSE_BYTES + 1)
             finally:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
             raise Refused(f"no Connect worker responds at {self.address}: {error}", 502) from None
-        if len(body) > MAX_BYTES:
-            raise Refused(f"the response of {self.address} has more than {MAX_BYTES} bytes", 502)
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise Refused(f"the response of {self.address} has more than {MAX_RESPONSE_BYTES} bytes", 502)
         return response.status, body
 
 
@@ -118,7 +123,7 @@ def _row(address: str, name: str, expanded: dict[str, Any]) -> ConnectorRow:
 
 
 def _summary(trace: Any) -> str:
-    """The first line of a stack trace, and its causes."""
+    """Return the first line of a stack trace and its causes, at most 500 characters."""
     lines = [line.strip() for line in str(trace or "").splitlines()]
     summary = [line for line in lines[:1] + [line for line in lines if line.startswith("Caused by:")] if line]
     return " — ".join(summary)[:500]

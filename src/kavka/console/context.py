@@ -15,7 +15,7 @@ from kavka.console.errors import Refused
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import Store
 
-MAX_MESSAGES = 1000
+MAX_STORED_MESSAGES = 1000
 
 
 @dataclass
@@ -30,17 +30,19 @@ class Console:
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def store_message(self, message: str) -> str:
-        """Store a message for the next page. Returns a token, with which that page takes it."""
+        """Store a message for the next page. Returns its token for `take_message`."""
         token = secrets.token_urlsafe(9)
         self._messages[token] = message
-        while len(self._messages) > MAX_MESSAGES:
+        while len(self._messages) > MAX_STORED_MESSAGES:
             self._messages.popitem(last=False)
         return token
 
     def take_message(self, token: str) -> str:
+        """Remove and return a stored message, "" if there is none."""
         return self._messages.pop(token, "")
 
     def cluster(self, name: str) -> ClusterHandle:
+        """Return the cluster. Raises Refused (404) if there is no such cluster."""
         cluster = self.clusters.get(name)
         if cluster is None:
             raise Refused(f"there is no cluster '{name}' here", 404)
@@ -73,13 +75,15 @@ class Context:
         return self.console.auth.is_current(self.user)
 
     def require(self, role: Role) -> None:
+        """Raise Refused (403) unless the user has this role."""
         if self.user.role < role:
             raise Refused(f"this requires the role {role.word}, and {self.user.name} has {self.user.role.word}", 403)
 
 
 def fingerprint(*parts: object) -> str:
-    """A fingerprint of the content of a page. An action confirmed on the page is rejected if the
-    content has changed."""
+    """Return a fingerprint of the content of a page. An action confirmed on the page is rejected if
+    the content has changed.
+    """
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -4,9 +4,9 @@ A decoder accepts any bytes and raises no error. The result for bytes that it ca
 hex form with the reason. `data`, the decoded value for paths and expressions, and `text` are plain
 Python values. This module creates no HTML.
 
-`decode` raises only BadSchema, for the caller's schema. Its time and memory are bounded by the
-budget of the message (`limits.py`) plus a term linear in the size of the bytes;
-tests/unit/console/test_hostile_messages.py measures both.
+`decode` raises only BadSchema for an invalid schema, and ValueError for an unknown decoder. The
+time and memory of a decoder are bounded by the budget of the message (`limits.py`) plus a term
+linear in the size of the bytes; tests/unit/console/test_hostile_messages.py measures both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ INTERNAL = {
     "__consumer_offsets": internal_topics.OFFSET_TOPIC,
     "__transaction_state": internal_topics.TRANSACTION_TOPIC,
 }
-MAX_HEX = 64 * 1024
-CONFLUENT_HEADER = 5
+MAX_HEX_BYTES = 64 * 1024
+CONFLUENT_HEADER_LENGTH = 5
 """The length of a zero byte and a schema id, which a schema registry's clients prepend."""
 
 _INTEGERS = {1: ">b", 2: ">h", 4: ">i", 8: ">q"}
@@ -65,29 +65,32 @@ def decode(data: bytes, name: str = "auto", schema: str = "", budget: Budget | N
 
 
 def make_decoder(name: str, schema: str = "") -> Decoder:
-    """The decoder with this name. `schema` is an Avro schema as JSON. Without it the Avro decoder
-    accepts only containers."""
+    """Return the decoder with this name. `schema` is an Avro schema as JSON. Without a schema the
+    Avro decoder accepts only containers. Raises ValueError and BadSchema.
+    """
     match name:
         case "auto":
-            return _shielded(decode_auto)
+            return _hex_on_error(decode_auto)
         case "text":
-            return _shielded(lambda data, _: decode_text(data))
+            return _hex_on_error(lambda data, _: decode_text(data))
         case "json":
-            return _shielded(decode_json)
+            return _hex_on_error(decode_json)
         case "number":
-            return _shielded(lambda data, _: _number(data, _INTEGERS, "number"))
+            return _hex_on_error(lambda data, _: _number(data, _INTEGERS, "number"))
         case "double":
-            return _shielded(lambda data, _: _number(data, _FLOATS, "double"))
+            return _hex_on_error(lambda data, _: _number(data, _FLOATS, "double"))
         case "hex":
-            return _shielded(lambda data, _: decode_hex(data))
+            return _hex_on_error(lambda data, _: decode_hex(data))
         case "avro":
             parsed = parse_schema(schema) if schema.strip() else None
-            return _shielded(lambda data, budget: decode_avro(data, parsed, budget))
+            return _hex_on_error(lambda data, budget: decode_avro(data, parsed, budget))
     raise ValueError(f"'{name}' is not a decoder: {', '.join(DECODERS)}")
 
 
-def _shielded(decoder: Decoder) -> Decoder:
-    """Turn any exception into hex: a failing decoder must not hide the other messages."""
+def _hex_on_error(decoder: Decoder) -> Decoder:
+    """Return a decoder that shows the bytes as hex if `decoder` raises: a failing decoder must not
+    hide the other messages.
+    """
 
     def decode_or_show_hex(data: bytes, budget: Budget) -> Decoded:
         try:
@@ -104,9 +107,9 @@ def _failure(error: Exception) -> str:
 
 
 def decode_hex(data: bytes, problem: str = "") -> Decoded:
-    shown = data[:MAX_HEX].hex(" ")
-    more = f" … ({len(data)} bytes)" if len(data) > MAX_HEX else ""
-    return Decoded("hex", shown + more, shown, problem[:MAX_PROBLEM])
+    hex_text = data[:MAX_HEX_BYTES].hex(" ")
+    more = f" … ({len(data)} bytes)" if len(data) > MAX_HEX_BYTES else ""
+    return Decoded("hex", hex_text + more, hex_text, problem[:MAX_PROBLEM])
 
 
 def decode_text(data: bytes) -> Decoded:
@@ -123,8 +126,8 @@ def decode_json(data: bytes, budget: Budget) -> Decoded:
         return _json(data, budget)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deep"
-        shown = decode_text(data)
-        return Decoded("text", shown.text, shown.data, f"not JSON: {reason[:200]}")
+        text = decode_text(data).text
+        return Decoded("text", text, text, f"not JSON: {reason[:200]}")
 
 
 def _json(data: bytes, budget: Budget) -> Decoded:
@@ -190,7 +193,7 @@ def decode_avro(data: bytes, schema: avro.Schema | None, budget: Budget) -> Deco
         return decode_hex(data, "no schema: neither the request nor the data has one")
     problem = ""
     values, characters = budget.values, budget.characters
-    for skip in (0, CONFLUENT_HEADER) if data[:1] == b"\0" and len(data) > CONFLUENT_HEADER else (0,):
+    for skip in (0, CONFLUENT_HEADER_LENGTH) if data[:1] == b"\0" and len(data) > CONFLUENT_HEADER_LENGTH else (0,):
         # The second attempt decodes the same bytes, so it gets the same budget.
         budget.values, budget.characters = values, characters
         try:
@@ -208,15 +211,17 @@ def _avro(value: Any, problem: str = "") -> Decoded:
 
 
 def decode_internal(topic: str, key: bytes | None, value: bytes | None, budget: Budget) -> tuple[Decoded, Decoded]:
-    """Key and value of a record of an internal topic. The key determines the type of the value."""
+    """Decode the key and the value of a record of an internal topic. The key determines the type of
+    the value.
+    """
     if key is None:
-        return NULL, NULL if value is None else _shielded(decode_auto)(value, budget)
+        return NULL, NULL if value is None else _hex_on_error(decode_auto)(value, budget)
     try:
-        shown = internal_topics.record_to_json(INTERNAL[topic], key, value)
-        if shown is None:
+        record = internal_topics.record_to_json(INTERNAL[topic], key, value)
+        if record is None:
             problem = f"unknown record version {internal_topics.version_of(key)}"
             return decode_hex(key, problem), NULL if value is None else decode_hex(value, problem)
-        return _internal(shown["key"]), NULL if shown["value"] is None else _internal(shown["value"])
+        return _internal(record["key"]), NULL if record["value"] is None else _internal(record["value"])
     except Exception as error:
         # Catch any error: a malformed record must not hide the others.
         reason = str(error) if isinstance(error, (ProtocolError, ValueError)) else _failure(error)

@@ -33,7 +33,7 @@ class Setting:
     source: str
     is_default: bool
     own: bool
-    """Whether it is set on this resource, so that it can be reset."""
+    """Whether the value is set on this resource, so that it can be reset."""
     editable: bool
     sensitive: bool
     type: str
@@ -43,16 +43,17 @@ class Setting:
 
 
 def settings(entries: Iterable[ConfigEntry], table: ConfigTable, own: ConfigSource) -> list[Setting]:
-    """Describe the settings. The help comes from `table`, or else from the broker. `own` is the
-    source of settings that are set on this resource."""
+    """Return the settings, sorted by name. The help comes from `table`, or else from the broker.
+    `own` is the source of settings that are set on this resource.
+    """
     return [_setting(entry, table, own) for entry in sorted(entries, key=lambda entry: entry.name)]
 
 
 def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setting:
     key = table.get(entry.name)
     choices: list[str] = []
-    kind = entry.type or (key.type if key else ConfigType.STRING)
-    if kind is ConfigType.BOOLEAN:
+    config_type = entry.type or (key.type if key else ConfigType.STRING)
+    if config_type is ConfigType.BOOLEAN:
         choices = ["true", "false"]
     elif key is not None and isinstance(key.validator, OneOf):
         choices = list(key.validator.values)
@@ -68,7 +69,7 @@ def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setti
         entry.source is own,
         not entry.is_read_only,
         entry.is_sensitive,
-        kind.name.lower(),
+        config_type.name.lower(),
         choices,
         key.help if key else plain_text(entry.documentation or ""),
         key.allowed if key else "",
@@ -78,9 +79,10 @@ def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setti
 async def checked_change(
     read: Callable[[], Awaitable[list[Setting]]], owners: str, name: str, value: str | None, reset: bool, seen: str
 ) -> tuple[Setting, AlterConfigOp]:
-    """The current setting, and the operation that changes it. `owners` is "brokers" or "topics".
-    Raises Refused for invalid inputs, an unknown setting, or a setting that has changed since the
-    page was loaded."""
+    """Return the current setting and the operation that changes it. `owners` is "brokers" or
+    "topics". Raises Refused for invalid inputs, an unknown setting, or a setting that has changed
+    since the page was loaded.
+    """
     if not reset and value is None:
         raise Refused("a value is missing", field="value")
     setting = {entry.name: entry for entry in await read()}.get(name)
@@ -91,5 +93,5 @@ async def checked_change(
 
 
 def plain_text(documentation: str) -> str:
-    """Kafka's documentation without its HTML tags; templates escape the text."""
+    """Return Kafka's documentation without HTML tags. Templates escape the text."""
     return " ".join(html.unescape(_TAG.sub("", documentation)).split())

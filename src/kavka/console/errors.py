@@ -8,7 +8,9 @@ from kavka.protocol.primitives import ProtocolError
 
 
 class Refused(Exception):
-    """A rejected request; nothing was changed. `field` names the invalid input, if any."""
+    """A request that was rejected or failed, with its HTTP status. `field` names the invalid input,
+    if any. After a timeout or an error of another server the request may have had an effect.
+    """
 
     def __init__(self, message: str, status: int = 400, field: str = "") -> None:
         super().__init__(message)
@@ -19,8 +21,8 @@ class Refused(Exception):
 _NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
-def explained(error: Exception) -> tuple[int, str] | None:
-    """The HTTP status and the line of an error that users see. None for a bug of the console."""
+def explain(error: Exception) -> tuple[int, str] | None:
+    """Return the HTTP status and the line that users see. None for a bug of the console."""
     if isinstance(error, Refused):
         return error.status, str(error)
     if isinstance(error, (KafkaError, ConfigError, ProtocolError)):
@@ -31,7 +33,9 @@ def explained(error: Exception) -> tuple[int, str] | None:
 
 
 def reason(error: Exception) -> str:
-    """The error as one line. A combined error with a single cause is replaced by its cause."""
+    """Return the message of an error as one line. An error that combines errors and has only one is
+    replaced by that error.
+    """
     errors = getattr(error, "errors", None)
     if errors and len(errors) == 1:
         error = next(iter(errors.values()))

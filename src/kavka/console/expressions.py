@@ -29,21 +29,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from kavka.common.regex import BadPattern, Pattern
+from kavka.common.regex import Pattern, PatternError
 from kavka.common.times import milliseconds_of
 from kavka.console.limits import Budget
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 40
 MAX_STEPS = 30
-TEXT_STEP = 256
+CHARACTERS_PER_STEP = 256
 """The number of characters that a comparison processes per step of work."""
-PATTERN_STEP = 4096
+INSTRUCTIONS_PER_STEP = 4096
 """The number of program instructions that a regular expression runs per step of work. In its
 slowest mode RE2 runs the whole program for each character."""
 
 NAMES = ("key", "value", "offset", "partition", "timestamp", "size", "headers")
-WORDS = ("contains", "startswith", "endswith", "matches", "in")
+WORD_OPERATORS = ("contains", "startswith", "endswith", "matches", "in")
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
 
@@ -116,6 +116,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def compile_expression(text: str) -> Test:
+    """Return a function that tests a message. Raises BadExpression for an invalid expression."""
     if len(text) > MAX_LENGTH:
         raise BadExpression(f"the expression has {len(text)} characters, the limit is {MAX_LENGTH}")
     return _Parser(text).parse()
@@ -135,7 +136,7 @@ class Path(NamedTuple):
 
 
 def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> list[Any]:
-    """The values at the end of the steps, or [None] if there are none."""
+    """Return the values at the end of the steps, or [None] if there are none."""
     if None not in steps:
         for step in steps:
             if isinstance(step, str):
@@ -186,7 +187,7 @@ class _Parser:
         return token
 
     def _accept(self, *texts: str) -> bool:
-        """Skip the next token if it is one of `texts`."""
+        """Skip the next token if it is one of `texts`. Returns whether it was."""
         token = self._peek()
         if token.kind in ("operator", "name") and token.text in texts:
             self._index += 1
@@ -246,7 +247,7 @@ class _Parser:
         if token.kind == "operator" and token.text in (*COMPARISONS, "="):
             self._next()
             return _comparison_test(left, "==" if token.text == "=" else token.text, self._operand())
-        if token.kind == "name" and token.text in WORDS:
+        if token.kind == "name" and token.text in WORD_OPERATORS:
             self._next()
             return self._word_test(left, token.text)
         if isinstance(left, _Literal):
@@ -265,11 +266,11 @@ class _Parser:
             token = self._next()
             try:
                 pattern = Pattern(token.value)
-            except BadPattern as error:
+            except PatternError as error:
                 raise BadExpression(f"the regular expression at {token.position + 1}: {error}") from None
             return lambda subject: any(_matches(pattern, value, subject.budget) for value in values(subject))
         right_values = self._operand().values
-        test = _WORDS[word]
+        test = _WORD_COMPARISONS[word]
         return lambda subject: _any_pair(test, values(subject), right_values(subject), subject.budget)
 
     def _list(self) -> list[Any]:
@@ -336,7 +337,9 @@ def _comparison_test(left: Path | _Literal, operator: str, right: Path | _Litera
 
 
 def _with_time(operand: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
-    """The operand, or its time if it is a text that is compared with `timestamp`."""
+    """Return the operand, or its time in milliseconds if it is a text that is compared with
+    `timestamp`.
+    """
     if isinstance(operand, _Literal) and isinstance(operand.value, str) and other == Path("timestamp", ()):
         try:
             return _Literal(milliseconds_of(operand.value))
@@ -350,12 +353,13 @@ def _is_number(value: Any) -> bool:
 
 
 Comparison = Callable[[Any, Any, Budget], bool]
-"""Compares two values, which the caller has charged. The comparison charges their elements."""
+"""Compares two values. The caller charges the pair; the comparison charges the elements of lists
+and maps."""
 
 
 def _any_pair(test: Comparison, lefts: list[Any], rights: list[Any], budget: Budget) -> bool:
     for left in lefts:
-        cost = 1 + (len(left) // TEXT_STEP if isinstance(left, str) else 0)
+        cost = 1 + (len(left) // CHARACTERS_PER_STEP if isinstance(left, str) else 0)
         for right in rights:
             budget.spend_work(cost)
             if test(left, right, budget):
@@ -367,13 +371,15 @@ def _matches(pattern: Pattern, value: Any, budget: Budget) -> bool:
     if not isinstance(value, str):
         budget.spend_work()
         return False
-    budget.spend_work(1 + len(value) * pattern.size // PATTERN_STEP)
+    budget.spend_work(1 + len(value) * pattern.size // INSTRUCTIONS_PER_STEP)
     # JSON may contain lone surrogates, which cannot be encoded as UTF-8.
     return pattern.matches(value.encode("utf-8", "replace").decode())
 
 
 def _equal(a: Any, b: Any, budget: Budget) -> bool:
-    """Compare two values. Python's recursive comparison of lists and dicts would charge nothing."""
+    """Return whether two values are equal. Python's comparison of lists and dicts would charge
+    nothing to the budget.
+    """
     pairs = [(a, b)]
     while pairs:
         a, b = pairs.pop()
@@ -425,7 +431,7 @@ _COMPARISONS: dict[str, Comparison] = {
     ">": _ordered(lambda a, b: a > b),
     ">=": _ordered(lambda a, b: a >= b),
 }
-_WORDS: dict[str, Comparison] = {
+_WORD_COMPARISONS: dict[str, Comparison] = {
     "contains": _contains,
     "startswith": _text_test(str.startswith),
     "endswith": _text_test(str.endswith),

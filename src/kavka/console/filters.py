@@ -15,7 +15,7 @@ from kavka.console.expressions import BadExpression, compile_expression
 from kavka.console.limits import Budget, TooLarge
 
 # The text of these decoders is the bytes as UTF-8, so a search for a text needs no decoding.
-PLAIN = frozenset({"auto", "text", "json"})
+PLAIN_DECODERS = frozenset({"auto", "text", "json"})
 MAX_HEADERS = 1000
 """The maximum number of decoded headers."""
 decode_header = make_decoder("auto")
@@ -51,7 +51,7 @@ class Filter:
         self.decode_value: Decoder = make_decoder(value_decoder, value_schema)
         self._record_tests: list[Callable[[ConsumerRecord], bool]] = []
         self._message_tests: list[Callable[[Message], bool]] = []
-        is_plain_key = key_decoder in PLAIN and not self.is_internal
+        is_plain_key = key_decoder in PLAIN_DECODERS and not self.is_internal
         if key:
             if is_plain_key:
                 key_bytes = key.encode("utf-8", "surrogatepass")
@@ -59,7 +59,7 @@ class Filter:
             else:
                 self._message_tests.append(lambda m: m.record.key is not None and key in m.key.text)
         if text:
-            if is_plain_key and value_decoder in PLAIN:
+            if is_plain_key and value_decoder in PLAIN_DECODERS:
                 self._record_tests.append(_text_test(text.encode("utf-8", "surrogatepass")))
             else:
                 self._message_tests.append(
@@ -72,14 +72,15 @@ class Filter:
         if expression:
             self._message_tests.append(compile_expression(expression))
         self.matches_all = not self._record_tests and not self._message_tests
-        self.undecided = 0
+        self.undecided_count = 0
         """The number of messages whose tests failed with an error."""
         self.first_undecided = ""
-        """The position and the error of the first such message."""
+        """The partition, the offset and the error of the first such message."""
 
     def match(self, record: ConsumerRecord) -> Message | None:
-        """The message if it matches, else None. Decoded values are dropped, because a search holds
-        many messages."""
+        """Return the message if it matches, otherwise None. Decoded values are dropped, because a
+        search holds many messages.
+        """
         try:
             for record_test in self._record_tests:
                 if not record_test(record):
@@ -90,7 +91,7 @@ class Filter:
                     return None
         except (TooLarge, KafkaError) as error:
             # TooLarge: the filters exceeded the budget. KafkaError: the headers are malformed.
-            self.undecided += 1
+            self.undecided_count += 1
             if not self.first_undecided:
                 self.first_undecided = f"partition {record.partition}, offset {record.offset}: {error}"
             return None
@@ -155,7 +156,7 @@ class Message:
                 self._headers = [Header("", decode_hex(raw, f"the headers are malformed: {error.message}"), raw)]
                 return self._headers
             self._headers = [
-                Header(clean(name), NULL if data is None else decode_header(data, self.budget), data)
+                Header(displayed_name(name), NULL if data is None else decode_header(data, self.budget), data)
                 for name, data in headers[:MAX_HEADERS]
             ]
             if len(headers) > MAX_HEADERS:
@@ -186,8 +187,8 @@ class Message:
         return getattr(self.record, name)
 
 
-def clean(name: str) -> str:
-    """The displayed name of a header, which may not be valid UTF-8."""
+def displayed_name(name: str) -> str:
+    """Return the name of a header as it is displayed. The name may not be valid UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -220,7 +221,7 @@ def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:
 
 
 def _value_path(text: str) -> str:
-    """The expression for a JSON path with an optional comparison, such as `$.a.b == 1`."""
+    """Return the expression for a JSON path with an optional comparison, such as `$.a.b == 1`."""
     path = text.strip()
     if path.startswith("$"):
         return "value" + path[1:]

@@ -40,8 +40,9 @@ CSRF_HEADER = "x-csrf-token"
 
 
 class Guard:
-    """ASGI middleware that checks the Host and adds the headers. Pages and operations call
-    `check_origin` and `authenticate` for the other checks."""
+    """ASGI middleware that checks the Host and adds the headers. Request handlers call
+    `authenticate` and `check_token` for the other checks.
+    """
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self.app = app
@@ -78,14 +79,16 @@ def cookie_name(settings: ConsoleSettings) -> str:
 
 
 def check_origin(request: Request) -> None:
-    """Raise Refused if a page of another origin sent the request."""
+    """Raise Refused (403) if a page of another origin sent the request."""
     headers = request.headers
     if is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")):
         raise Refused("the request came from another site: nothing was done", 403)
 
 
 def check_token(request: Request, auth: Auth, received: str, cookie: str) -> None:
-    """Raise Refused unless a request that changes something has a valid CSRF token."""
+    """Raise Refused (403) if a request that changes something comes from another origin or has no
+    valid CSRF token. A request without a session cookie needs no token, but must be JSON.
+    """
     check_origin(request)
     token = request.cookies.get(cookie, "")
     if token:
@@ -97,12 +100,14 @@ def check_token(request: Request, auth: Auth, received: str, cookie: str) -> Non
 
 
 async def authenticate(request: Request, auth: Auth, cookie: str) -> User | None:
-    """The user of the session cookie, or of HTTP Basic authentication for programs, or None."""
+    """Return the user of the session cookie, or of HTTP Basic authentication for programs, or None.
+    Raises Refused: 429 after too many attempts, 503 if the users file is invalid.
+    """
     user = auth.session_user(request.cookies.get(cookie, ""))
     if user is not None:
         return user
-    kind, _, encoded = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "basic":
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
         return None
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")

@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 def plain(value: Any) -> Any:
     """Convert dataclasses, NamedTuples, sets, enums, UUIDs and bytes to JSON values. Numbers above
-    2**53 stay numbers."""
+    2**53 stay numbers; NaN and infinity become null. Raises TypeError for other types.
+    """
     if value is None or isinstance(value, (str, bool, int)):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
@@ -44,7 +45,7 @@ def _key(key: Any) -> str:
 
 
 class JsonResponse(Response):
-    """A response with a value as JSON, which browsers do not cache."""
+    """A response that contains a value as JSON. Browsers do not cache it."""
 
     media_type = "application/json"
 

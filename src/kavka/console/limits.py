@@ -11,7 +11,7 @@ MAX_VALUES = 200_000
 """Decoded values: fields, items, entries, branches of unions."""
 MAX_CHARACTERS = 8 * 1024 * 1024
 """Characters of all decoded values, including the names of fields."""
-MAX_UNPACKED = 16 * 1024 * 1024
+MAX_UNPACKED_BYTES = 16 * 1024 * 1024
 """Decompressed bytes of all Avro blocks."""
 MAX_WORK = 500_000
 """Steps of all filters. A comparison of two short values is one step."""
@@ -24,14 +24,16 @@ class TooLarge(ValueError):
 
 
 class Budget:
-    """The remaining limits of one message. Not shared between threads."""
+    """The remaining budget of one message. The methods raise TooLarge when it is exceeded. Threads
+    must not share it.
+    """
 
     __slots__ = ("characters", "unpacked", "values", "work")
 
     def __init__(self) -> None:
         self.values = MAX_VALUES
         self.characters = MAX_CHARACTERS
-        self.unpacked = MAX_UNPACKED
+        self.unpacked = MAX_UNPACKED_BYTES
         self.work = MAX_WORK
 
     def spend_values(self, count: int = 1) -> None:
@@ -47,7 +49,7 @@ class Budget:
     def spend_unpacked(self, count: int) -> None:
         self.unpacked -= count
         if self.unpacked < 0:
-            raise TooLarge(f"more than {MAX_UNPACKED} decompressed bytes")
+            raise TooLarge(f"more than {MAX_UNPACKED_BYTES} decompressed bytes")
 
     def spend_work(self, count: int = 1) -> None:
         self.work -= count

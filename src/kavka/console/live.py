@@ -15,23 +15,26 @@ from starlette.responses import StreamingResponse
 from kavka.console.cluster import ClusterHandle
 from kavka.console.jsons import plain
 
-KEEP_ALIVE_S = 5.0
-CHECK_S = 1.0
+KEEP_ALIVE_INTERVAL_S = 5.0
+MIN_CHECK_INTERVAL_S = 1.0
 MAX_QUEUED = 4
-"""Queued events for a slow client. An event may contain the rows of a whole page."""
+"""The maximum number of queued events for a slow client. An event may contain the rows of a whole
+page."""
 MAX_STREAM_S = 600.0
 """The stream of samples ends after this time. The browser reconnects and authenticates again."""
 
 
 def event(name: str, data: Any) -> str:
-    """The text of an event. Its data is JSON without line breaks."""
+    """Return the text of an event. Its data is JSON without line breaks."""
     return f"event: {name}\ndata: {json.dumps(plain(data), separators=(',', ':'))}\n\n"
 
 
 class EventStream(StreamingResponse):
     """A streaming response of `events` (see `event`), with keep-alive comments that detect a
-    disconnected client. The stream closes the iterator when the client disconnects or loses access,
-    which `is_allowed` checks every CHECK_S."""
+    disconnected client. The stream closes the iterator when the client disconnects or loses access.
+    Between events it calls `is_allowed`, at most every MIN_CHECK_INTERVAL_S and at least every
+    KEEP_ALIVE_INTERVAL_S.
+    """
 
     def __init__(self, events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> None:
         super().__init__(
@@ -70,13 +73,13 @@ async def _with_keep_alive(events: AsyncIterator[str], is_allowed: Callable[[], 
         yield ": the console\n\n"
         checked_at = time.monotonic()
         while True:
-            if time.monotonic() - checked_at >= CHECK_S:
+            if time.monotonic() - checked_at >= MIN_CHECK_INTERVAL_S:
                 checked_at = time.monotonic()
                 if not is_allowed():
                     yield event("failed", "log in first")
                     return
             try:
-                async with asyncio.timeout(KEEP_ALIVE_S):
+                async with asyncio.timeout(KEEP_ALIVE_INTERVAL_S):
                     text = await queue.get()
             except TimeoutError:
                 if reader.done() and queue.empty():
@@ -93,7 +96,7 @@ async def _with_keep_alive(events: AsyncIterator[str], is_allowed: Callable[[], 
 
 
 async def samples(cluster: ClusterHandle) -> AsyncIterator[str]:
-    """An event for every sample of the cluster, for MAX_STREAM_S."""
+    """Yield an event after every sample of the cluster, for MAX_STREAM_S."""
     has_new_sample = asyncio.Event()
     remove_listener = cluster.on_sample(has_new_sample.set)
     deadline = time.monotonic() + MAX_STREAM_S
@@ -101,7 +104,7 @@ async def samples(cluster: ClusterHandle) -> AsyncIterator[str]:
         while time.monotonic() < deadline:
             cluster.mark_viewed()
             try:
-                async with asyncio.timeout(KEEP_ALIVE_S):
+                async with asyncio.timeout(KEEP_ALIVE_INTERVAL_S):
                     await has_new_sample.wait()
             except TimeoutError:
                 continue

@@ -3,7 +3,8 @@ live (tail).
 
 A search reads the partitions with its own consumer and filters every message. `Search.events()`
 yields hits, progress, notices and an end, and stops reading when it is closed. Its memory is
-limited to the consumer's buffers (`BUFFER`, for any number of partitions) and one round of hits.
+limited to the consumer's buffers (`MAX_BUFFER_BYTES`, for any number of partitions) and one round
+of hits.
 
 A search ends with a cursor: by partition the next offset, or in a backwards search the upper bound.
 A search that continues at the cursor neither repeats nor omits a message.
@@ -29,20 +30,20 @@ from kavka.console.errors import Refused
 from kavka.console.filters import Filter, Message
 from kavka.console.workers import mapped
 
-BUFFER = 24 * 1024 * 1024
+MAX_BUFFER_BYTES = 24 * 1024 * 1024
 MAX_PARTITIONS_AT_ONCE = 32
-SMALLEST_FETCH, LARGEST_FETCH = 32 * 1024, 1024 * 1024
-CHUNK = 1000
+MIN_FETCH_BYTES, MAX_FETCH_BYTES = 32 * 1024, 1024 * 1024
+MAX_POLL_RECORDS = 1000
 """The maximum number of messages per poll."""
-FLUSH_S = 0.1
-PROGRESS_S = 0.25
-ROUND_S = 0.2
+FLUSH_INTERVAL_S = 0.1
+PROGRESS_INTERVAL_S = 0.25
+ROUND_TARGET_S = 0.2
 """The target duration of a round of a backwards search. A round yields its hits at its end."""
-ROUND_BYTES = 16 * 1024 * 1024
+MAX_ROUND_BYTES = 16 * 1024 * 1024
 """The maximum size of the hits of a round."""
-STALL_S = 15.0
+STALL_TIMEOUT_S = 15.0
 """A search that receives no data for this long ends with a notice."""
-MAX_TAILED = 500
+MAX_TAIL_RATE = 500
 """The maximum number of messages per second of a tail. Further messages are only counted."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -108,14 +109,16 @@ class Search:
     _is_stalled: bool = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Run until the limit is reached, all messages were searched, or the iterator is closed.
-        Raises the errors of the cluster."""
+        """Run until the limit is reached, all messages were searched, no data arrives for
+        STALL_TIMEOUT_S, or the iterator is closed. Raises KafkaError, and Refused if no partition
+        has a leader.
+        """
         began = time.monotonic()
         query = self.query
         async with _consumer(self.client, query) as consumer:
             partitions, leaderless = await _partitions(consumer, query)
             if leaderless:
-                yield Event("notice", f"not read, because there is no leader: {_numbers(leaderless)}")
+                yield Event("notice", f"not read, because there is no leader: {_partition_list(leaderless)}")
             if not partitions:
                 raise Refused("none of the partitions has a leader: try again when the brokers are running", 503)
             if query.start == Start.TAIL:
@@ -130,8 +133,8 @@ class Search:
                 async for result in steps:
                     now = time.monotonic()
                     self.progress.seconds = now - began
-                    if query.filter.undecided and not reported_undecided:
-                        reported_undecided = query.filter.undecided
+                    if query.filter.undecided_count and not reported_undecided:
+                        reported_undecided = query.filter.undecided_count
                         yield Event("notice", f"not compared: {query.filter.first_undecided}")
                     if isinstance(result, str):
                         yield Event("notice", result)
@@ -139,11 +142,11 @@ class Search:
                     if result:
                         self.progress.hits += len(result)
                         yield Event("hits", result)
-                    if now - reported_at >= PROGRESS_S:
+                    if now - reported_at >= PROGRESS_INTERVAL_S:
                         reported_at = now
                         yield Event("progress", self.progress)
-            if query.filter.undecided > reported_undecided:
-                yield Event("notice", f"{query.filter.undecided} messages were not compared")
+            if query.filter.undecided_count > reported_undecided:
+                yield Event("notice", f"{query.filter.undecided_count} messages were not compared")
             self.progress.seconds = time.monotonic() - began
             yield Event("end", self.progress)
 
@@ -153,15 +156,15 @@ class Search:
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> AsyncGenerator[list[Message] | str, None]:
         query, progress = self.query, self.progress
-        first = await consumer.beginning_offsets(partitions)
-        last = await consumer.end_offsets(partitions)
-        next_offsets = await self._start_offsets(consumer, partitions, first, last)
-        progress.total = sum(max(0, last[tp] - next_offsets[tp]) for tp in partitions)
+        log_starts = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
+        next_offsets = await self._start_offsets(consumer, partitions, log_starts, ends)
+        progress.total = sum(max(0, ends[tp] - next_offsets[tp]) for tp in partitions)
         hits: list[Message] = []
         flushed_at = time.monotonic()
         remaining = query.limit
-        for group in _groups(tp for tp in partitions if next_offsets[tp] < last[tp]):
-            reading = self._read(consumer, {tp: (next_offsets[tp], last[tp]) for tp in group})
+        for group in _partition_chunks(tp for tp in partitions if next_offsets[tp] < ends[tp]):
+            reading = self._read(consumer, {tp: (next_offsets[tp], ends[tp]) for tp in group})
             async with aclosing(reading):
                 async for tp, records, next_offset in reading:
                     if isinstance(records, str):
@@ -177,7 +180,7 @@ class Search:
                                 progress.scanned -= sum(record.offset >= next_offsets[tp] for record in scanned)
                                 yield _by_time(hits)
                                 return
-                            if time.monotonic() - flushed_at >= FLUSH_S:
+                            if time.monotonic() - flushed_at >= FLUSH_INTERVAL_S:
                                 flushed_at = time.monotonic()
                                 yield _by_time(hits)
                                 hits = []
@@ -186,7 +189,7 @@ class Search:
             if self._is_stalled:
                 yield _by_time(hits)
                 return
-        progress.cursor = _cursor({tp: max(next_offsets[tp], last[tp]) for tp in partitions})
+        progress.cursor = _cursor({tp: max(next_offsets[tp], ends[tp]) for tp in partitions})
         progress.done = True
         yield _by_time(hits)
 
@@ -194,19 +197,19 @@ class Search:
         self,
         consumer: Consumer,
         partitions: list[TopicPartition],
-        first: Mapping[TopicPartition, int],
-        last: Mapping[TopicPartition, int],
+        log_starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
         query = self.query
         if query.cursor:
             cursor = _read_cursor(query.cursor, query.topic)
-            return {tp: min(max(cursor.get(tp, first[tp]), first[tp]), last[tp]) for tp in partitions}
+            return {tp: min(max(cursor.get(tp, log_starts[tp]), log_starts[tp]), ends[tp]) for tp in partitions}
         if query.start == Start.OFFSET:
-            return {tp: min(max(query.at, first[tp]), last[tp]) for tp in partitions}
+            return {tp: min(max(query.at, log_starts[tp]), ends[tp]) for tp in partitions}
         if query.start == Start.TIME:
             by_time = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, query.at)))
-            return {tp: last[tp] if (start := by_time.get(tp)) is None else start.offset for tp in partitions}
-        return {tp: first[tp] for tp in partitions}
+            return {tp: ends[tp] if (start := by_time.get(tp)) is None else start.offset for tp in partitions}
+        return {tp: log_starts[tp] for tp in partitions}
 
     # --- backwards
 
@@ -216,20 +219,20 @@ class Search:
         """Search in rounds, each in an earlier range of every partition. A round yields its newest
         hits, at most the remaining number. The next page finds the omitted hits again."""
         query, progress = self.query, self.progress
-        first = await consumer.beginning_offsets(partitions)
+        log_starts = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
         if query.cursor:
             cursor = _read_cursor(query.cursor, query.topic)
-            ends = {tp: max(min(cursor.get(tp, ends[tp]), ends[tp]), first[tp]) for tp in partitions}
-        progress.total = sum(max(0, ends[tp] - first[tp]) for tp in partitions)
+            ends = {tp: max(min(cursor.get(tp, ends[tp]), ends[tp]), log_starts[tp]) for tp in partitions}
+        progress.total = sum(max(0, ends[tp] - log_starts[tp]) for tp in partitions)
         remaining = query.limit
-        width = query.limit if query.filter.matches_all else max(query.limit, CHUNK)
-        unfinished = [tp for tp in partitions if ends[tp] > first[tp]]
+        width = query.limit if query.filter.matches_all else max(query.limit, MAX_POLL_RECORDS)
+        unfinished = [tp for tp in partitions if ends[tp] > log_starts[tp]]
         while unfinished and remaining:
             began = time.monotonic()
-            starts = {tp: max(first[tp], ends[tp] - width) for tp in unfinished}
+            starts = {tp: max(log_starts[tp], ends[tp] - width) for tp in unfinished}
             hits = _NewestHits(remaining)
-            for group in _groups(unfinished):
+            for group in _partition_chunks(unfinished):
                 reading = self._read(consumer, {tp: (starts[tp], ends[tp]) for tp in group})
                 async with aclosing(reading):
                     async for tp, records, _ in reading:
@@ -251,13 +254,13 @@ class Search:
             remaining -= len(newest)
             progress.cursor = _cursor(ends)
             yield newest
-            unfinished = [tp for tp in partitions if ends[tp] > first[tp]]
+            unfinished = [tp for tp in partitions if ends[tp] > log_starts[tp]]
             duration = time.monotonic() - began
             if hits.is_full:
                 width = max(width // 2, 1)
-            elif duration < ROUND_S / 2:
+            elif duration < ROUND_TARGET_S / 2:
                 width = min(width * 2, 1_000_000)
-            elif duration > ROUND_S:
+            elif duration > ROUND_TARGET_S:
                 width = max(width // 2, query.limit, 100)
         progress.done = not unfinished
 
@@ -275,7 +278,7 @@ class Search:
         yield "waiting for messages"
         while True:
             try:
-                records = await consumer.poll(FLUSH_S * 2, CHUNK)
+                records = await consumer.poll(FLUSH_INTERVAL_S * 2, MAX_POLL_RECORDS)
             except UnreadableBatch as error:
                 yield await _skip(consumer, error)
                 continue
@@ -284,7 +287,7 @@ class Search:
                 second_began, count = now, 0
             async with aclosing(self._matches(list(records))) as slices:
                 async for matches, _ in slices:
-                    hits = matches[: MAX_TAILED - count]
+                    hits = matches[: MAX_TAIL_RATE - count]
                     count += len(hits)
                     progress.dropped += len(matches) - len(hits)
                     yield _by_time(hits)
@@ -298,7 +301,8 @@ class Search:
     ) -> AsyncGenerator[tuple[TopicPartition, list[ConsumerRecord] | str, int], None]:
         """Yield (partition, records or notice, next offset) until every partition has reached the
         end of its range. Offsets without a record (deleted, compacted, transaction markers) are
-        skipped."""
+        skipped. Sets `_is_stalled` and stops if no data arrives for STALL_TIMEOUT_S.
+        """
         await consumer.assign(ranges)
         await consumer.resume(ranges)
         for tp, (start, _) in ranges.items():
@@ -307,7 +311,7 @@ class Search:
         last_data_at = time.monotonic()
         while unfinished:
             try:
-                records = await consumer.poll(FLUSH_S, CHUNK)
+                records = await consumer.poll(FLUSH_INTERVAL_S, MAX_POLL_RECORDS)
             except UnreadableBatch as error:
                 tp = error.topic_partition
                 yield tp, await _skip(consumer, error), 0
@@ -333,9 +337,9 @@ class Search:
                     last_data_at = now
                     await consumer.pause([tp])
                     yield tp, [], ranges[tp][1]
-            if unfinished and now - last_data_at > STALL_S:
+            if unfinished and now - last_data_at > STALL_TIMEOUT_S:
                 self._is_stalled = True
-                notice = f"no data for {STALL_S:.0f} s; not read to the end: {_numbers(unfinished)}"
+                notice = f"no data for {STALL_TIMEOUT_S:.0f} s; not read to the end: {_partition_list(unfinished)}"
                 yield next(iter(unfinished)), notice, 0
                 return
             if not records:
@@ -367,13 +371,15 @@ async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
 
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
-    """The record at this offset, or None if it does not exist."""
+    """Return the record at this offset, or None if it does not exist. Raises Refused if the
+    partition does not exist or cannot be read.
+    """
     tp = TopicPartition(topic, partition)
     query = Query(topic, Filter(topic), partitions=(partition,))
     async with _consumer(client, query) as consumer:
         await _partitions(consumer, query)
-        first, last = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
-        if not first[tp] <= offset < last[tp]:
+        log_starts, ends = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
+        if not log_starts[tp] <= offset < ends[tp]:
             return None
         search = Search(query, client)
         reading = search._read(consumer, {tp: (offset, offset + 1)})
@@ -396,18 +402,20 @@ def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
             "exclude.internal.topics": "false",
             "isolation.level": "read_committed" if query.committed else "read_uncommitted",
             "max.partition.fetch.bytes": str(
-                LARGEST_FETCH
+                MAX_FETCH_BYTES
                 if query.start != Start.TAIL and len(query.partitions) == 1
-                else max(SMALLEST_FETCH, min(LARGEST_FETCH, BUFFER // (2 * MAX_PARTITIONS_AT_ONCE)))
+                else max(MIN_FETCH_BYTES, min(MAX_FETCH_BYTES, MAX_BUFFER_BYTES // (2 * MAX_PARTITIONS_AT_ONCE)))
             ),
-            "fetch.max.bytes": str(BUFFER // 3),
+            "fetch.max.bytes": str(MAX_BUFFER_BYTES // 3),
             "fetch.max.wait.ms": "100",
         }
     )
 
 
 async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """The selected partitions with a leader, and those without a leader."""
+    """Return the selected partitions with a leader, and those without a leader. Raises Refused
+    (404) if a selected partition does not exist.
+    """
     infos = await consumer.partitions_for(query.topic, 10)
     leaders = {p.partition: p.leader for p in infos}
     for partition in query.partitions:
@@ -420,8 +428,8 @@ async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicParti
     )
 
 
-def _groups(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
-    """Groups of at most MAX_PARTITIONS_AT_ONCE partitions."""
+def _partition_chunks(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    """Split the partitions into lists of at most MAX_PARTITIONS_AT_ONCE."""
     all_partitions = list(partitions)
     starts = range(0, len(all_partitions), MAX_PARTITIONS_AT_ONCE)
     return [all_partitions[start : start + MAX_PARTITIONS_AT_ONCE] for start in starts]
@@ -432,7 +440,7 @@ def _by_time(messages: list[Message]) -> list[Message]:
 
 
 class _NewestHits:
-    """The newest hits of a round, limited in number and to `ROUND_BYTES`."""
+    """The newest hits of a round, limited in number and to `MAX_ROUND_BYTES`."""
 
     def __init__(self, limit: int) -> None:
         self.counts: Counter[TopicPartition] = Counter()
@@ -452,14 +460,15 @@ class _NewestHits:
             self._bytes += message.size
             if len(hits) > self._limit:
                 self._bytes -= hits.popleft().size
-            while self._bytes > ROUND_BYTES and sum(map(len, self._hits.values())) > 1:
+            while self._bytes > MAX_ROUND_BYTES and sum(map(len, self._hits.values())) > 1:
                 self.is_full = True
                 oldest = min(filter(None, self._hits.values()), key=lambda hits: hits[0].record.timestamp)
                 self._bytes -= oldest.popleft().size
 
     def newest(self) -> list[Message]:
-        """The hits of all partitions, newest first. The hits of a partition are in descending order
-        of their offsets."""
+        """Return the newest hits of all partitions, newest first and at most the limit. The hits of
+        a partition are in descending order of their offsets.
+        """
         merged = heapq.merge(
             *(reversed(hits) for hits in self._hits.values()),
             key=lambda m: (-m.record.timestamp, m.record.partition),
@@ -467,8 +476,8 @@ class _NewestHits:
         return list(islice(merged, self._limit))
 
 
-def _numbers(partitions: Iterable[TopicPartition]) -> str:
-    """The first ten partition numbers as text."""
+def _partition_list(partitions: Iterable[TopicPartition]) -> str:
+    """Return the first ten partition numbers and the number of the others, as text."""
     numbers = sorted(tp.partition for tp in partitions)
     more = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:10]))}{more}"

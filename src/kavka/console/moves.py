@@ -12,10 +12,11 @@ Assignment = dict[int, tuple[int, ...]]
 def propose(
     current: Mapping[int, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], replication: int
 ) -> Assignment:
-    """Assign `replication` replicas of each partition to these brokers. Replicas and preferred
-    leaders are balanced over the brokers, and the replicas of a partition are in different racks if
-    possible. A replica stays on its broker unless the broker is not in the list or has more
-    replicas than others."""
+    """Return an assignment of `replication` replicas per partition to these brokers. Replicas and
+    preferred leaders are balanced over the brokers, and the replicas of a partition are in
+    different racks if possible. A replica stays on its broker unless the broker is not in the list
+    or has more replicas than others. Raises Refused if there are too few brokers.
+    """
     if not brokers:
         raise Refused("select at least one broker", field="brokers")
     if replication > len(brokers):
@@ -65,8 +66,10 @@ def _balance_replicas(
 
 
 def _with_balanced_leaders(assignment: Mapping[int, list[int]], brokers: Sequence[int]) -> Assignment:
-    """Balance the preferred leaders, the first replica of each list. A leader is replaced if
-    another replica leads at least two fewer partitions."""
+    """Return the assignment with balanced preferred leaders, the first replica of each list. A
+    preferred leader is replaced if another replica is the preferred leader of at least two fewer
+    partitions.
+    """
     leader_counts = dict.fromkeys(brokers, 0)
     for replicas in assignment.values():
         leader_counts[replicas[0]] += 1
@@ -85,14 +88,16 @@ def _with_balanced_leaders(assignment: Mapping[int, list[int]], brokers: Sequenc
 
 
 def parse_replicas(partition: str, text: str | None) -> tuple[int, tuple[int, ...]]:
-    """Parse the inputs of a form: `"3", "1, 2"` is partition 3 on brokers 1 and 2."""
+    """Parse the inputs of a form: `"3", "1, 2"` is partition 3 on brokers 1 and 2. Raises Refused
+    for invalid inputs.
+    """
     try:
-        number = int(partition)
+        partition_id = int(partition)
         brokers = tuple(int(broker) for broker in (text or "").replace(",", " ").split())
     except ValueError:
         raise Refused(f"partition {partition[:20]}: expected broker ids, not '{(text or '')[:60]}'") from None
     if not brokers:
-        raise Refused(f"partition {number} would have no replica")
+        raise Refused(f"partition {partition_id} would have no replica")
     if len(set(brokers)) < len(brokers):
-        raise Refused(f"partition {number} would have two replicas on a broker")
-    return number, brokers
+        raise Refused(f"partition {partition_id} would have two replicas on a broker")
+    return partition_id, brokers

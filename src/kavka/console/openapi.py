@@ -18,6 +18,7 @@ ERROR = {
 
 
 def description() -> dict[str, Any]:
+    """Return the OpenAPI document of all registered operations."""
     schemas: dict[str, Any] = {
         "Error": {
             "type": "object",
@@ -46,7 +47,7 @@ def description() -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    described: dict[str, Any] = {
+    operation_object: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": "\n\n".join(filter(None, [operation.help, f"Requires the role {operation.role.word}."])),
@@ -62,7 +63,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if operation.is_of_cluster:
         cluster = {"name": "cluster", "in": "path", "required": True, "schema": {"type": "string"}}
-        described["parameters"].insert(0, {**cluster, "description": "The cluster's name in this console."})
+        operation_object["parameters"].insert(0, {**cluster, "description": "The cluster's name in this console."})
     if operation.method == "POST":
         body = [p for p in operation.parameters if p.place == "body"]
         schema = {
@@ -70,8 +71,8 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             "properties": {p.name: _property(p) for p in body},
             "required": [p.name for p in body if p.required],
         }
-        described["requestBody"] = {"required": bool(body), "content": {"application/json": {"schema": schema}}}
-    return described
+        operation_object["requestBody"] = {"required": bool(body), "content": {"application/json": {"schema": schema}}}
+    return operation_object
 
 
 def _tag(operation: Operation) -> str:
@@ -120,14 +121,16 @@ def _type_of(parameter: Parameter) -> dict[str, Any]:
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def _simple(kind: Any) -> dict[str, Any]:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": [member.value for member in kind]}
-    return {"type": _NAMES[kind]}
+def _simple(python_type: Any) -> dict[str, Any]:
+    if isinstance(python_type, type) and issubclass(python_type, Enum):
+        return {"enum": [member.value for member in python_type]}
+    return {"type": _NAMES[python_type]}
 
 
 def _schema(hint: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a result type, from its annotations."""
+    """Return the schema of a result type. The schemas of dataclasses and NamedTuples are added to
+    `schemas`.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _schema(arguments[0], schemas)
@@ -152,7 +155,7 @@ def _schema(hint: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         schemas[hint.__name__] = {}
         schemas[hint.__name__] = {
             "type": "object",
-            "properties": {name: _schema(kind, schemas) for name, kind in fields.items()},
+            "properties": {name: _schema(field_hint, schemas) for name, field_hint in fields.items()},
             "required": list(fields),
         }
     return {"$ref": f"#/components/schemas/{hint.__name__}"}

@@ -31,18 +31,18 @@ from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from kavka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
-FIRST_TIMEOUT_S, TIMEOUT_S = 3.0, 5.0
+METADATA_TIMEOUT_S, TIMEOUT_S = 3.0, 5.0
 LATEST, EARLIEST = -1, -2
-# Request versions. Later versions of OffsetFetch identify topics by id.
-LAST_OFFSET_FETCH_BY_NAME = 9
-FIRST_OFFSET_FETCH_OF_GROUPS = 8
-FIRST_FIND_COORDINATOR_OF_GROUPS = 4
+# API versions. Versions of OffsetFetch after the maximum identify topics by id.
+MAX_OFFSET_FETCH_VERSION = 9
+MIN_MULTI_GROUP_OFFSET_FETCH_VERSION = 8
+MIN_MULTI_KEY_FIND_COORDINATOR_VERSION = 4
 
 Sizes = dict[TopicPartition, dict[int, int]]
 
 
 async def take_sample(admin: Admin) -> Sample:
-    """Sample everything but the groups. Raises KafkaError if no broker responds."""
+    """Sample everything but the groups. Raises KafkaError or TimeoutError if no broker responds."""
     began = time.monotonic()
     metadata = await _metadata(admin)
     nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in metadata.brokers}
@@ -78,12 +78,13 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 async def _metadata(admin: Admin) -> MetadataResponse:
-    """The metadata from the first broker that responds. A broker that hangs delays the sample by
-    FIRST_TIMEOUT_S only."""
+    """Return the metadata from the first broker that responds. A broker that hangs delays the
+    sample by METADATA_TIMEOUT_S only. Raises the first error if no broker responds.
+    """
     first_error: Exception | None = None
     for node in [None, *(node for node in admin.cluster.nodes if node >= 0)]:
         try:
-            return await _metadata_of(admin, node, FIRST_TIMEOUT_S)
+            return await _metadata_of(admin, node, METADATA_TIMEOUT_S)
         except (KafkaError, TimeoutError) as error:
             first_error = first_error or error
     assert first_error is not None
@@ -96,9 +97,9 @@ async def _metadata_of(admin: Admin, node: int | None, timeout: float) -> Metada
         connection = await cluster.any_connection(timeout=timeout)
     else:
         connection = await cluster.connection(node, timeout=timeout)
-    version = connection.version_of(MetadataRequest.API_KEY)
-    request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=version < 4)
-    response: MetadataResponse = await connection.send(request, timeout=timeout, version=version)
+    api_version = connection.version_of(MetadataRequest.API_KEY)
+    request = MetadataRequest(topics=[] if api_version == 0 else None, allow_auto_topic_creation=api_version < 4)
+    response: MetadataResponse = await connection.send(request, timeout=timeout, version=api_version)
     for broker in response.brokers:
         admin.cluster.add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
     return response
@@ -151,7 +152,7 @@ async def _add_offsets(
         ],
     )
     try:
-        # The response has a single offset since version 1 (Kafka 0.10.1).
+        # A partition of the response has a single offset since version 1 (Kafka 0.10.1).
         response = await admin.cluster.request(broker, request, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not return offsets: {reason(error)}")
@@ -202,7 +203,9 @@ async def _add_log_dirs(
 async def take_groups(
     admin: Admin, sample: Sample, ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[str, Group], list[str]]:
-    """All groups with their committed offsets and their lag to `ends`, and the problems."""
+    """Return all groups with their committed offsets and their lag to `ends`, and a line per failed
+    request.
+    """
     problems: list[str] = []
     listings: dict[str, Any] = {}
     await asyncio.gather(*(_add_listings(admin, broker, listings, problems) for broker in sample.nodes))
@@ -250,7 +253,7 @@ async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) ->
     coordinators: dict[str, int] = {}
     try:
         connection = await admin.cluster.any_connection(timeout=TIMEOUT_S)
-        if connection.version_of(ApiKey.FIND_COORDINATOR) < FIRST_FIND_COORDINATOR_OF_GROUPS:
+        if connection.version_of(ApiKey.FIND_COORDINATOR) < MIN_MULTI_KEY_FIND_COORDINATOR_VERSION:
             nodes = await asyncio.gather(
                 *(admin.cluster.find_coordinator(group, GROUP, timeout=TIMEOUT_S) for group in groups),
                 return_exceptions=True,
@@ -277,14 +280,14 @@ async def _add_committed(
 ) -> None:
     try:
         connection = await admin.cluster.connection(broker, timeout=TIMEOUT_S)
-        version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_OFFSET_FETCH_BY_NAME)
-        if version < FIRST_OFFSET_FETCH_OF_GROUPS:
+        api_version = connection.version_of(ApiKey.OFFSET_FETCH, MAX_OFFSET_FETCH_VERSION)
+        if api_version < MIN_MULTI_GROUP_OFFSET_FETCH_VERSION:
             for group in groups:
                 committed = await admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
                 offsets[group] = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
             return
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups])
-        response = await connection.send(request, version=version, timeout=TIMEOUT_S)
+        response = await connection.send(request, version=api_version, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not return the committed offsets of its groups: {reason(error)}")
         return

@@ -101,7 +101,8 @@ class Operation:
 
     def arguments(self, path: Mapping[str, str], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Convert and validate the inputs, which are texts or lists of texts (form, query string)
-        or JSON values. Raises Refused."""
+        or JSON values. Raises Refused for an unknown, missing or invalid input.
+        """
         names = {p.name for p in self.parameters} | {"csrf"}
         for parameter in self.parameters:
             if parameter.type is dict and parameter.name not in inputs:
@@ -118,7 +119,7 @@ class Operation:
         for parameter in self.parameters:
             source: Mapping[str, Any] = path if parameter.place == "path" else inputs
             if parameter.name in source:
-                arguments[parameter.name] = converted(parameter, source[parameter.name])
+                arguments[parameter.name] = convert(parameter, source[parameter.name])
             elif parameter.required:
                 raise Refused(f"{parameter.name} is missing", field=parameter.name)
             else:
@@ -145,7 +146,7 @@ def _operation(method: str, path: str, summary: str, role: Role) -> Callable[[F]
     def register(function: F) -> F:
         name = function.__name__
         if name in OPERATIONS:
-            raise ValueError(f"there are two operations {name}")
+            raise ValueError(f"there are two operations with the name {name}")
         hints = get_type_hints(function, include_extras=True)
         parameters = tuple(
             _parameter(p, hints[p.name], "path" if f"{{{p.name}}}" in path else "query" if method == "GET" else "body")
@@ -158,8 +159,9 @@ def _operation(method: str, path: str, summary: str, role: Role) -> Callable[[F]
 
 
 def path_of(name: str, **values: str) -> str:
-    """The URL of an operation. Raises KeyError for an unknown name, so that a wrong name in a
-    template is an error."""
+    """Return the URL of an operation. Raises KeyError for an unknown name, so that a wrong name in
+    a template is an error.
+    """
     operation = OPERATIONS[name]
     return "/api" + operation.path.format_map({key: quote(str(value), safe="") for key, value in values.items()})
 
@@ -194,7 +196,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any, place: str) -> Parameter
 # --- conversion
 
 
-def converted(parameter: Parameter, value: Any) -> Any:
+def convert(parameter: Parameter, value: Any) -> Any:
+    """Convert an input to the type of the parameter. Raises Refused if the input is invalid."""
     name = parameter.name
     if parameter.type is list:
         items = value if isinstance(value, (list, tuple)) else [value]
@@ -278,14 +281,16 @@ def _check(parameter: Parameter, value: Any) -> None:
 
 
 def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments for the audit log: without defaults and secrets, and with truncated texts."""
+    """Return the arguments for the audit log. Arguments with the default value are omitted, secrets
+    are hidden, and texts are truncated.
+    """
     audited = {}
     for parameter in operation.parameters:
         value = arguments.get(parameter.name)
         if value == parameter.default or parameter.name in ("confirm", "seen"):
             continue
         is_secret = parameter.secret or (parameter.name == "value" and _is_password(arguments.get("name")))
-        audited[parameter.name] = "(hidden)" if is_secret else _truncated(value)
+        audited[parameter.name] = "(hidden)" if is_secret else _truncate(value)
     return audited
 
 
@@ -295,13 +300,13 @@ def _is_password(setting: Any) -> bool:
     return key is not None and key.is_sensitive
 
 
-def _truncated(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= 500 else value[:500] + "…"
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: _truncated(item) for key, item in list(value.items())[:100]}
+        return {key: _truncate(item) for key, item in list(value.items())[:100]}
     if isinstance(value, Sequence):
-        return [_truncated(item) for item in value[:100]]
+        return [_truncate(item) for item in value[:100]]
     return value

@@ -27,7 +27,7 @@ class KindOfRule:
     unit: str
     threshold: float
     subject: str
-    """The type of its subject; "" without a subject."""
+    """The type of the rule's subject, "" if the rule has no subject."""
     severe: bool
 
 
@@ -58,7 +58,9 @@ class Rule:
 
 
 def violations_of(rule: Rule, sample: Sample | None, error: str) -> dict[str, str] | None:
-    """A line by violating subject. None if this is unknown because the cluster did not respond."""
+    """Return a line of text by violating subject, or None if the rule cannot be evaluated because
+    the cluster did not respond.
+    """
     if rule.kind is Kind.UNREACHABLE:
         return {"cluster": f"no broker responds: {error}"} if error else {}
     if sample is None or error:

@@ -1,7 +1,7 @@
 """Samples each cluster periodically: often while a user views it, otherwise rarely.
 
-The rare samples are for alerts and history. The pause after a sample is at least ten times its
-duration (up to LONGEST_PAUSE_S), so that the load on the brokers is low.
+The rare samples are for alerts and history. The pause after a sample is at least ten times the
+sample's duration (up to MAX_PAUSE_S), so that the load on the brokers is low.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kavka.console.cluster import ClusterHandle
 
 logger = logging.getLogger(__name__)
 
-VIEWED_S, UNVIEWED_S = 2.0, 30.0
-GROUPS_VIEWED_S = 5.0
-HISTORY_S = 60.0
+VIEWED_INTERVAL_S, UNVIEWED_INTERVAL_S = 2.0, 30.0
+GROUPS_VIEWED_INTERVAL_S = 5.0
+HISTORY_INTERVAL_S = 60.0
 VIEWED_FOR_S = 10.0
 """How long a cluster counts as viewed after a request."""
 PAUSE_FACTOR = 10
-LONGEST_PAUSE_S = 120.0
-STEP_S = 0.5
+MAX_PAUSE_S = 120.0
+CHECK_INTERVAL_S = 0.5
 
 RATES = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 
@@ -58,19 +58,19 @@ class Sampler:
         await cluster.refresh()
         sample = cluster.sample
         if sample is not None and not cluster.error:
-            interval = GROUPS_VIEWED_S if is_viewed(cluster) else UNVIEWED_S
-            interval = max(interval, min(cluster.groups_duration * PAUSE_FACTOR, LONGEST_PAUSE_S))
-            if time.time() - sample.groups_at >= interval - STEP_S:
+            interval = GROUPS_VIEWED_INTERVAL_S if is_viewed(cluster) else UNVIEWED_INTERVAL_S
+            interval = max(interval, min(cluster.groups_duration * PAUSE_FACTOR, MAX_PAUSE_S))
+            if time.time() - sample.groups_at >= interval - CHECK_INTERVAL_S:
                 await cluster.refresh_groups()
             try:
                 await _write_history(cluster)
             except sqlite3.Error as error:
-                logger.error("Cannot write the history: %s", error)
+                logger.error("Cannot write the history of cluster %s: %s", cluster.name, error)
         for callback in self.callbacks:
             try:
                 await callback(cluster)
             except Exception:
-                logger.exception("Cluster %s: a callback after a sample failed", cluster.name)
+                logger.exception("A sample callback failed for cluster %s", cluster.name)
 
 
 async def _pause(cluster: ClusterHandle) -> None:
@@ -78,16 +78,16 @@ async def _pause(cluster: ClusterHandle) -> None:
     began = time.monotonic()
     duration = cluster.sample.weight if cluster.sample is not None else 0.0
     while True:
-        await asyncio.sleep(STEP_S)
-        interval = VIEWED_S if is_viewed(cluster) else UNVIEWED_S
-        if time.monotonic() - began >= max(interval, min(duration * PAUSE_FACTOR, LONGEST_PAUSE_S)):
+        await asyncio.sleep(CHECK_INTERVAL_S)
+        interval = VIEWED_INTERVAL_S if is_viewed(cluster) else UNVIEWED_INTERVAL_S
+        if time.monotonic() - began >= max(interval, min(duration * PAUSE_FACTOR, MAX_PAUSE_S)):
             return
 
 
 async def _write_history(cluster: ClusterHandle) -> None:
-    """Write a point of history if the last one is a minute old: the lags, and the mean rates."""
+    """Once a minute, write the group lags and the mean rates to the history."""
     sample = cluster.sample
-    if sample is None or sample.at - cluster.history_at < HISTORY_S - STEP_S:
+    if sample is None or sample.at - cluster.history_at < HISTORY_INTERVAL_S - CHECK_INTERVAL_S:
         return
     recent_rates = [rates for rates in cluster.rates if rates.at > cluster.history_at]
     cluster.history_at = sample.at

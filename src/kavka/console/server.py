@@ -23,13 +23,14 @@ from kavka.console.settings import ConsoleSettings, SettingsError
 from kavka.web.server import Server
 
 SHUTDOWN_TIMEOUT_S = 3
-MAX_HEADERS = 64 * 1024
+MAX_HEADER_BYTES = 64 * 1024
 """The maximum size of the request line and headers: a URL may contain two Avro schemas."""
 
 
 class ConsoleServer(Server):
-    """A server that ends the event streams when it stops. Otherwise it would wait for their clients
-    until SHUTDOWN_TIMEOUT_S."""
+    """A server that ends the event streams when it stops. Otherwise the server would wait for their
+    clients until SHUTDOWN_TIMEOUT_S.
+    """
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -44,8 +45,9 @@ class ConsoleServer(Server):
 
 
 def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
-    """Run until a signal, or with `stop_on_eof` until the end of standard input. `announce` is
-    called with the URL of the console. Raises SettingsError, UsersError, OSError."""
+    """Run until a signal, or with `stop_on_eof` until the end of standard input. Returns the exit
+    code 0. Calls `announce` with the URL of the console. Raises SettingsError, UsersError, OSError.
+    """
     settings.check()
     listener = bind(settings.host, settings.port)
     with contextlib.closing(listener):
@@ -61,7 +63,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             forwarded_allow_ips=peer_addresses(settings.trusted_proxies),
             http="h11",
             ws="none",
-            h11_max_incomplete_event_size=MAX_HEADERS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             loop="uvloop",
             lifespan="on",
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
@@ -79,19 +81,20 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
 
 
 def peer_addresses(addresses: Iterable[str]) -> list[str]:
-    """The addresses as sockets report them. A listener on `::` maps IPv4 addresses to IPv6."""
+    """Return the addresses as sockets report them: a listener on `::` maps IPv4 to IPv6."""
     configured = list(addresses)
     return configured + [f"::ffff:{address}" for address in configured if ":" not in address]
 
 
 def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises SettingsError if the address cannot be bound."""
     try:
-        family, kind, protocol, _, socket_address = socket.getaddrinfo(
+        family, socket_type, protocol, _, socket_address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        raise SettingsError(f"{host}: {error.strerror}") from None
-    listener = socket.socket(family, kind, protocol)
+        raise SettingsError(f"cannot resolve {host}: {error.strerror}") from None
+    listener = socket.socket(family, socket_type, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(socket_address)
@@ -100,7 +103,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(f"port {port} of {host} is in use (--port selects another)") from None
-        raise SettingsError(f"{host}:{port}: {error.strerror}") from None
+        raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return listener
 
 

@@ -51,6 +51,7 @@ class ConsoleSettings:
     """Addresses of reverse proxies whose X-Forwarded-For is trusted."""
 
     def check(self) -> None:
+        """Raise SettingsError if the settings are invalid."""
         if not self.clusters:
             raise SettingsError("no cluster: set --bootstrap-server, or --config with a file of clusters")
         names = [cluster.name for cluster in self.clusters]
@@ -87,24 +88,25 @@ _SECTION = re.compile(r"\s*\[(?P<name>[^\]]*)\]\s*")
 
 def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
     """Read a file of clusters. A cluster is a line `[name]` and client settings in Kafka's
-    properties format."""
+    properties format. Raises SettingsError if the content is invalid, and OSError.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise SettingsError(f"{path}: the file is not UTF-8") from None
     sections: dict[str, list[str]] = {}
     current: list[str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         section = _SECTION.fullmatch(line)
         if section:
             name = section["name"].strip()
             if name in sections:
-                raise SettingsError(f"{path}:{number}: there are two clusters '{name}'")
+                raise SettingsError(f"{path}:{line_number}: there are two clusters '{name}'")
             current = sections[name] = []
         elif current is not None:
             current.append(line)
         elif line.strip() and not line.lstrip().startswith(("#", "!")):
-            raise SettingsError(f"{path}:{number}: a cluster must start with its name in brackets: [name]")
+            raise SettingsError(f"{path}:{line_number}: a cluster must start with its name in brackets: [name]")
     return tuple(_cluster(path, name, "\n".join(lines)) for name, lines in sections.items())
 
 

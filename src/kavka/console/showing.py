@@ -19,14 +19,15 @@ from kavka.console.filters import Header, Message
 from kavka.console.messages import Search
 from kavka.console.workers import mapped
 
-ROW_TEXT = 400
+MAX_ROW_TEXT = 400
 """The maximum length of a key or value in a row of a page."""
-LIST_TEXT = 10_000
+MAX_LIST_TEXT = 10_000
 """The maximum length of a key or value in a list of the API."""
 MAX_TEXT = 200_000
 """The maximum length of a key or value on the page of a message."""
-HEADERS_TEXT = 20_000
-"""The maximum length of all headers in a row, if it is more than twice that of a value."""
+MAX_HEADERS_TEXT = 20_000
+"""The maximum length of all headers in a row, or twice the maximum length of a value if that is
+more."""
 HEADER_COST = 100
 """The length that is counted for each header, in addition to its name and value."""
 
@@ -85,9 +86,10 @@ def part(decoded: Decoded, data: bytes | None, limit: int) -> Part:
     return Part(decoded.kind, visible(text[:limit]), size, len(text) > limit, visible(decoded.problem))
 
 
-def row_of(message: Message, limit: int = ROW_TEXT) -> MessageRow:
-    """The row of a message. Drops the decoded values of the message, because a page has many
-    rows."""
+def row_of(message: Message, limit: int = MAX_ROW_TEXT) -> MessageRow:
+    """Return the row of a message. Drops the decoded values of the message, because a page has many
+    rows.
+    """
     record = message.record
     message_row = MessageRow(
         record.partition,
@@ -105,9 +107,10 @@ def row_of(message: Message, limit: int = ROW_TEXT) -> MessageRow:
 
 
 def header_rows(headers: list[Header], limit: int) -> list[HeaderRow]:
-    """The headers that fit into a row. The decoded text of a small header may be long, and a page
-    has many rows."""
-    remaining = max(HEADERS_TEXT, 2 * limit)
+    """Return the headers that fit into a row. The decoded text of a small header may be long, and a
+    page has many rows.
+    """
+    remaining = max(MAX_HEADERS_TEXT, 2 * limit)
     rows: list[HeaderRow] = []
     for header in headers:
         if remaining <= 0:
@@ -122,6 +125,7 @@ def header_rows(headers: list[Header], limit: int) -> list[HeaderRow]:
 
 
 def time_text(milliseconds: int) -> str:
+    """Return the time as text, "" if there is none or the date cannot be represented."""
     try:
         return "" if milliseconds < 0 else text_of(milliseconds)
     except (ValueError, OverflowError, OSError):
@@ -129,7 +133,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def pretty(decoded: Decoded) -> str:
-    """Indented JSON for the page of a message, or the text if the value is not structured.
+    """Return indented JSON for the page of a message, or the text if the value is not structured.
     Indentation can multiply the size of a deep value, so encoding stops at MAX_TEXT."""
     if decoded.kind in ("json", "avro", "internal") and len(decoded.text) <= MAX_TEXT:
         pieces: list[str] = []
@@ -147,7 +151,7 @@ def pretty(decoded: Decoded) -> str:
 
 
 async def pretty_parts(message: Message) -> tuple[str, str]:
-    """The key and the value for the page of a message, decoded in a worker thread."""
+    """Return the key and the value for the page of a message, decoded in a worker thread."""
     async for parts in mapped(
         lambda item: (visible(pretty(item.key)[:MAX_TEXT]), visible(pretty(item.value)[:MAX_TEXT])), [message]
     ):
@@ -163,7 +167,7 @@ async def as_json(search: Search) -> AsyncIterator[bytes]:
     for example about unreadable messages, is an object with the field `notice`."""
     yield b"["
     separator = b"\n"
-    async for objects in _written(search, _json_text, lambda notice: json.dumps({"notice": notice})):
+    async for objects in _write_search(search, _json_text, lambda notice: json.dumps({"notice": notice})):
         yield separator + ",\n".join(objects).encode()
         separator = b",\n"
     yield b"\n]\n"
@@ -215,7 +219,7 @@ async def as_csv(search: Search) -> AsyncIterator[bytes]:
     apostrophe in front. Headers are a JSON list of pairs, because names can repeat. A notice, for
     example about unreadable messages, is a line without partition and offset."""
     yield (",".join(COLUMNS) + "\r\n").encode()
-    async for lines in _written(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
+    async for lines in _write_search(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
         yield "".join(lines).encode("utf-8", "replace")
 
 
@@ -242,21 +246,24 @@ def _csv(*cells: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """The text of a CSV cell. NUL is replaced by its visible symbol."""
+    """Return the text of a CSV cell. NUL is replaced by its visible symbol, and a formula gets an
+    apostrophe in front.
+    """
     text = text.replace("\0", "\u2400")
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-async def rows(messages: list[Message], limit: int = ROW_TEXT) -> list[MessageRow]:
-    """The rows of messages. A worker thread decodes them, so that hostile messages do not block the
-    event loop."""
-    return [row async for some in mapped(lambda message: row_of(message, limit), messages) for row in some]
+async def rows(messages: list[Message], limit: int = MAX_ROW_TEXT) -> list[MessageRow]:
+    """Return the rows of messages. A worker thread decodes them, so that hostile messages do not
+    block the event loop.
+    """
+    return [row async for chunk in mapped(lambda message: row_of(message, limit), messages) for row in chunk]
 
 
-async def _written(
+async def _write_search(
     search: Search, write: Callable[[Message], str], write_notice: Callable[[str], str]
 ) -> AsyncIterator[list[str]]:
-    """The messages and notices of a search, written as texts."""
+    """Yield the messages and notices of a search as texts."""
     async with aclosing(search.events()) as events:
         async for event in events:
             if event.kind == "hits":

@@ -12,8 +12,9 @@ from kavka.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition. `start` and `end` are its first and next offset, `size` is the size of the
-    leader's replica in bytes. They are None if the broker did not respond."""
+    """A partition. `start` and `end` are the log start offset and the high watermark, `size` is the
+    size of the leader's replica in bytes. Each is None if the broker did not return it.
+    """
 
     topic: str
     id: int
@@ -87,7 +88,7 @@ class Topic:
 
 
 def _sum(values: object) -> int | None:
-    """The sum of the values that are not None, or None if there are none."""
+    """Return the sum of the values that are not None, or None if there are none."""
     present = [value for value in values if value is not None]  # type: ignore[attr-defined]
     return sum(present) if present else None
 
@@ -142,14 +143,15 @@ class Sample:
     problems: tuple[str, ...] = ()
     groups: dict[str, Group] = field(default_factory=dict)
     groups_at: float = 0.0
-    """When the groups were sampled, which is less often. 0 if they have not been sampled yet."""
+    """When the groups were sampled, 0 if they have not been sampled yet. They are sampled less
+    often.
+    """
     seen_brokers: frozenset[int] = frozenset()
     """All brokers that were ever seen, except those that a user has removed from the console."""
 
     @property
     def weight(self) -> float:
-        """The duration of the sample as a measure of the cluster's size, 0 if a broker did not
-        respond."""
+        """The duration of the sample as a measure of the cluster's size, 0 if a request failed."""
         return 0.0 if self.problems else self.duration
 
     @cached_property

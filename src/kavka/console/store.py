@@ -1,9 +1,9 @@
 """The persistent state of the console in SQLite: lag history, rates, alert rules, alerts and the
 audit log.
 
-A single thread accesses the database; coroutines wait for it. A lock file lets only one console use
-the directory. A killed process loses nothing that was committed. After a power failure the last
-transactions may be missing (`synchronous=NORMAL`), and the database is consistent.
+A single thread accesses the database; coroutines wait for it. With a lock file, only one console
+can use the directory. A killed process loses nothing that was committed. After a power failure the
+last transactions may be missing (`synchronous=NORMAL`), but the database is consistent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 HOUR_S, DAY_S = 3600, 86400
 # The history has all points of the last day, and one point per ten minutes of the last two weeks.
-FULL_S, THIN_S, THIN_STEP_S = DAY_S, 14 * DAY_S, 600
+FULL_RETENTION_S, THINNED_RETENTION_S, THINNED_INTERVAL_S = DAY_S, 14 * DAY_S, 600
 MAX_AUDIT_ENTRIES = 100_000
 MAX_EVENTS = 10_000
 
@@ -73,7 +73,9 @@ class Store:
         self._pruned_at = 0.0
 
     def open(self) -> None:
-        """Lock the directory and open the database. Raises SettingsError, OSError."""
+        """Lock the directory and open the database. Raises SettingsError if another console uses
+        the directory or the database is invalid, and OSError.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -126,6 +128,7 @@ class Store:
             await self.prune(at)
 
     async def history(self, cluster: str, series: str, since: float) -> list[tuple[int, float]]:
+        """Return the points (time, value) of a series in order."""
         return await self.run(
             lambda db: db.execute(
                 "SELECT at, value FROM history WHERE cluster = ? AND series = ? AND at >= ? ORDER BY at",
@@ -134,15 +137,17 @@ class Store:
         )
 
     async def prune(self, now: float) -> None:
+        """Delete old points of the history, and the oldest audit entries and events."""
+
         def work(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM history WHERE at < ?", (int(now) - THIN_S,))
+            db.execute("DELETE FROM history WHERE at < ?", (int(now) - THINNED_RETENTION_S,))
             # Keep the first point of every ten minutes before the last day.
             db.execute(
                 f"""DELETE FROM history WHERE at < ? AND EXISTS (
                     SELECT 1 FROM history AS other WHERE other.cluster = history.cluster
                     AND other.series = history.series AND other.at < history.at
-                    AND other.at >= history.at - history.at % {THIN_STEP_S})""",
-                (int(now) - FULL_S,),
+                    AND other.at >= history.at - history.at % {THINNED_INTERVAL_S})""",
+                (int(now) - FULL_RETENTION_S,),
             )
             db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (MAX_AUDIT_ENTRIES,))
             db.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (MAX_EVENTS,))

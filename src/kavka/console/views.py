@@ -79,6 +79,8 @@ class View:
         return self.text(name).lower() in ("on", "true", "1", "yes")
 
     def number(self, name: str, default: int = 0, low: int = 0, high: int = 2**53) -> int:
+        """Return a query value as a number between `low` and `high`. Raises Refused if it is not a
+        whole number."""
         text = self.text(name)
         if not text:
             return default
@@ -113,7 +115,7 @@ class View:
         return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
 
     def tabs(self) -> list[tuple[str, str, bool]]:
-        """The tabs as (label, URL, whether it is this page)."""
+        """Return the tabs as (label, URL, whether it is this page)."""
         if self.page is None or not self.page.tab:
             return []
         prefix = self.page.path.split("/")[:3]
@@ -125,7 +127,7 @@ class View:
         ]
 
     def _active(self) -> str:
-        """The navigation entry of this page."""
+        """Return the navigation label of this page, "" if it has none."""
         if self.page is None:
             return ""
         entries = [p for p in PAGES if p.nav and (self.page.path == p.path or self.page.path.startswith(p.path + "/"))]
@@ -148,7 +150,7 @@ class Pager:
 
 
 def with_query(view: View, **values: Any) -> str:
-    """The URL of this page with other query values. A value that is None or "" is omitted."""
+    """Return the URL of this page with other query values. None and "" are omitted."""
     query = {name: value for name, value in view.request.query_params.items() if name != "said"}
     query.update({name: str(value) for name, value in values.items()})
     query = {name: value for name, value in query.items() if value not in ("", "None")}
@@ -223,7 +225,7 @@ def share_text(value: float | None) -> str:
 
 
 def when(seconds: float | None) -> Markup | str:
-    """A time in UTC. The script shows it in the local time zone."""
+    """Return a time in UTC as HTML. The script shows it in the local time zone."""
     if seconds is None or not 0 <= seconds < 253402300799:
         return "–"
     time_utc = datetime.fromtimestamp(seconds, UTC)
@@ -233,7 +235,7 @@ def when(seconds: float | None) -> Markup | str:
 
 
 def ago(seconds: float | None) -> str:
-    """The time that has passed since `seconds`, in the largest unit."""
+    """Return the time that has passed since `seconds`, in the largest unit."""
     return duration_text(time.time() - seconds) if seconds else "–"
 
 

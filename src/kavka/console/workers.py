@@ -2,7 +2,8 @@
 loop.
 
 The threads share the GIL with the event loop, which gets it every few milliseconds. A slice ends
-with the first message after `SLICE_S`, so a search whose client disconnected soon frees its thread.
+with the first message after `MAX_SLICE_S`, so that a search soon frees its thread after its client
+disconnects.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-SLICE_S = 0.05
+MAX_SLICE_S = 0.05
 
 _threads = ThreadPoolExecutor(2, "console-decode")
 
@@ -32,7 +33,7 @@ async def mapped(function: Callable[[T], R], items: Sequence[T]) -> AsyncIterato
 
 
 def _slice(function: Callable[[T], R], items: Sequence[T], start: int) -> list[R]:
-    deadline = time.monotonic() + SLICE_S
+    deadline = time.monotonic() + MAX_SLICE_S
     results: list[R] = []
     for index in range(start, len(items)):
         results.append(function(items[index]))

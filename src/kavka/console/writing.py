@@ -17,12 +17,12 @@ from kavka.console.decoders import strict_json
 from kavka.console.errors import Refused
 
 FORMATS = ("text", "json", "number", "double", "hex", "avro", "null")
-MAX_BYTES = 1_000_000
+MAX_MESSAGE_BYTES = 1_000_000
 TIMEOUT_MS = 15_000
 
 
-def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None:
-    """The text encoded in a format. Raises Refused for the input `name` if the text is invalid."""
+def encode(name: str, text: str, format: str, schema: str = "") -> bytes | None:
+    """Encode a text in a format. Raises Refused for the input `name` if the text is invalid."""
     try:
         match format:
             case "null":
@@ -49,11 +49,11 @@ def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None
 
 def _number(text: str) -> bytes:
     """Encode a number in eight bytes, or in the size of its suffix `int8`, `int16` or `int32`."""
-    number, _, kind = text.strip().partition(" ")
+    number, _, integer_type = text.strip().partition(" ")
     sizes = {"": ">q", "int64": ">q", "int32": ">i", "int16": ">h", "int8": ">b"}
-    if kind.strip() not in sizes:
+    if integer_type.strip() not in sizes:
         raise ValueError("expected a whole number, and optionally its size: int8, int16, int32 or int64")
-    return struct.pack(sizes[kind.strip()], int(number))
+    return struct.pack(sizes[integer_type.strip()], int(number))
 
 
 def _avro(text: str, schema: str) -> bytes | None:
@@ -71,7 +71,9 @@ def _avro(text: str, schema: str) -> bytes | None:
 
 
 def headers_of(text: str) -> list[tuple[str, bytes | None]]:
-    """Parse a header per line: `name: value`. Without a colon the value is null."""
+    """Parse a header per line: `name: value`. Without a colon the value is null. Raises Refused if
+    a name is missing.
+    """
     headers: list[tuple[str, bytes | None]] = []
     for line in text.splitlines():
         if not line.strip():
@@ -91,9 +93,11 @@ async def send(
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
 ) -> RecordMetadata:
-    """Send a message and wait for all in-sync replicas."""
-    if len(key or b"") + len(value or b"") > MAX_BYTES:
-        raise Refused(f"the message has more than {MAX_BYTES} bytes", 413)
+    """Send a message and wait for the acknowledgement of all in-sync replicas. Raises Refused (413)
+    if it is too large, and KafkaError.
+    """
+    if len(key or b"") + len(value or b"") > MAX_MESSAGE_BYTES:
+        raise Refused(f"the message has more than {MAX_MESSAGE_BYTES} bytes", 413)
     settings = {
         **client,
         "acks": "all",

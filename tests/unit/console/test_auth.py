@@ -13,9 +13,18 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
-from kavka.console.app import Handlers, _local
-from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooManyAttempts
-from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hash_password, password_matches
+from kavka.console.app import Handlers, _local_path
+from kavka.console.attempts import MAX_BURST, MAX_ENTRIES, REFILL_INTERVAL_S, Attempts, TooManyAttempts
+from kavka.console.auth import (
+    MAX_PENDING_CHECKS,
+    Auth,
+    Role,
+    User,
+    UsersError,
+    UsersFile,
+    hash_password,
+    password_matches,
+)
 from kavka.console.guard import Guard, host_name
 from kavka.console.server import peer_addresses
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
@@ -120,14 +129,14 @@ def test_attempts_per_address_and_account_are_limited(users, hashing):
     async def body() -> None:
         auth = Auth(users)
         auth._attempts = Attempts(lambda: 0.0)
-        results = await outcomes([auth.check(f"name{n}", "x", "10.0.0.1") for n in range(MAX_PENDING)])
-        assert results == [None] * MAX_PENDING
-        while hashing.count < BURST:
+        results = await outcomes([auth.check(f"name{n}", "x", "10.0.0.1") for n in range(MAX_PENDING_CHECKS)])
+        assert results == [None] * MAX_PENDING_CHECKS
+        while hashing.count < MAX_BURST:
             await auth.check(f"name{hashing.count}", "x", "10.0.0.1")
         with pytest.raises(TooManyAttempts):
             await auth.check("anna", "right", "10.0.0.1")
         assert await auth.check("anna", "right", "10.0.0.2")
-        for number in range(BURST):
+        for number in range(MAX_BURST):
             assert await auth.check("anna", "x", f"10.0.1.{number}") is None
         with pytest.raises(TooManyAttempts):
             await auth.check("anna", "x", "10.0.2.1")
@@ -142,8 +151,8 @@ def test_password_hashing_is_serial_and_queue_is_limited(users, hashing):
         return await outcomes([auth.check("anna", "right", f"10.0.0.{n}") for n in range(50)])
 
     results = asyncio.run(body())
-    assert hashing.max_running == 1 and hashing.count == MAX_PENDING
-    assert sum(isinstance(r, User) for r in results) == MAX_PENDING
+    assert hashing.max_running == 1 and hashing.count == MAX_PENDING_CHECKS
+    assert sum(isinstance(r, User) for r in results) == MAX_PENDING_CHECKS
 
 
 def test_equal_basic_requests_are_one_attempt(users, hashing):
@@ -187,11 +196,11 @@ def test_tables_of_attempts_are_bounded_and_expire():
         now[0] += refused.value.seconds
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     now[0] += 10_000
-    for number in range(BURST):
+    for number in range(MAX_BURST):
         attempts.begin(f"n{number}", "h")
     with pytest.raises(TooManyAttempts):
         attempts.begin("other", "h")
-    now[0] += REFILL_S
+    now[0] += REFILL_INTERVAL_S
     attempts.begin("other", "h")
 
 
@@ -219,7 +228,7 @@ def test_session_ends_on_logout_timeout_and_removal_of_the_user(users, monkeypat
     auth.end_session(token)
     assert auth.session_user(token) is None
     token = auth.begin_session(user_named(users, "anna"))
-    monkeypatch.setattr(auth_module, "SESSION_IDLE_S", -1.0)
+    monkeypatch.setattr(auth_module, "MAX_SESSION_IDLE_S", -1.0)
     assert auth.session_user(token) is None
     assert auth.session_user("") is None
 
@@ -243,15 +252,15 @@ def test_session_ends_when_password_changes(users):
 
 def test_csrf_token_belongs_to_one_session(users):
     auth = Auth(users)
-    assert auth.csrf_matches("a", auth.csrf_of("a"))
-    assert not auth.csrf_matches("a", auth.csrf_of("b"))
+    assert auth.csrf_matches("a", auth.new_csrf_token("a"))
+    assert not auth.csrf_matches("a", auth.new_csrf_token("b"))
     assert (
         not auth.csrf_matches("a", "")
-        and not auth.csrf_matches("", auth.csrf_of(""))
+        and not auth.csrf_matches("", auth.new_csrf_token(""))
         and not auth.csrf_matches("a", "é")
     )
-    assert not Auth(users).csrf_matches("a", auth.csrf_of("a"))
-    assert auth.csrf_of("a") != auth.csrf_of("a"), "compression could reveal a constant token"
+    assert not Auth(users).csrf_matches("a", auth.new_csrf_token("a"))
+    assert auth.new_csrf_token("a") != auth.new_csrf_token("a"), "compression could reveal a constant token"
 
 
 @pytest.mark.parametrize(
@@ -259,8 +268,8 @@ def test_csrf_token_belongs_to_one_session(users):
     ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "evil", "", "/a\nb", "/a b"],
 )
 def test_redirect_targets_are_local(path):
-    assert _local(path) == "/"
-    assert _local("/c/default/topics?x=1") == "/c/default/topics?x=1"
+    assert _local_path(path) == "/"
+    assert _local_path("/c/default/topics?x=1") == "/c/default/topics?x=1"
 
 
 def guard_with(**settings: object) -> Guard:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kavka.console.connect_client import Workers
+from kavka.console.connect_client import ConnectCluster
 from kavka.console.errors import Refused
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "connect-rest-3.9.1.json"
@@ -44,12 +44,12 @@ class Recorded(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
+def workers() -> Iterator[ConnectCluster]:
     Recorded.responses = {request: (status, content) for request, status, content in json.loads(GOLDEN.read_text())}
     Recorded.requests = []
     server = HTTPServer(("127.0.0.1", 0), Recorded)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Workers(f"http://127.0.0.1:{server.server_port}/")
+    yield ConnectCluster(f"http://127.0.0.1:{server.server_port}/")
     server.shutdown()
     server.server_close()
 
@@ -85,8 +85,8 @@ def test_trace_is_summarized(workers):
         ((404, {"error_code": 404, "message": "Connector x not found"}), "Connector x not found"),
         ((500, b"<html>"), "HTTP status 500"),
         ((302, None), "HTTP status 302"),
-        ((200, b"not json"), "did not respond as Kafka Connect does"),
-        ((200, [1, 2]), "did not respond as Kafka Connect does"),
+        ((200, b"not json"), "returned an unexpected response"),
+        ((200, [1, 2]), "returned an unexpected response"),
     ],
 )
 def test_unexpected_responses_are_reported(workers, response, message):
@@ -97,7 +97,7 @@ def test_unexpected_responses_are_reported(workers, response, message):
 
 def test_unreachable_worker_and_invalid_address_are_rejected():
     with pytest.raises(Refused, match="no Connect worker responds"):
-        asyncio.run(Workers("http://127.0.0.1:1").connectors())
+        asyncio.run(ConnectCluster("http://127.0.0.1:1").connectors())
     for address in ("file:///etc/passwd", "http://", "ftp://host"):
         with pytest.raises(Refused, match="not the address"):
-            Workers(address)
+            ConnectCluster(address)

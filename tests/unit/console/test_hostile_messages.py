@@ -123,8 +123,8 @@ def test_headers_of_row_are_bounded() -> None:
     for headers in ([("h", symbol)] * 700, [("n" * 10_000, b"x")] * 700, [("", None)] * 700):
         message = Filter("t").match(record(headers=tuple(headers)))
         assert message is not None
-        rows = showing.row_of(message, showing.LIST_TEXT).headers
-        assert sum(len(row.name) + len(row.value.text) for row in rows) <= 2 * showing.LIST_TEXT
+        rows = showing.row_of(message, showing.MAX_LIST_TEXT).headers
+        assert sum(len(row.name) + len(row.value.text) for row in rows) <= 2 * showing.MAX_LIST_TEXT
         assert len(rows) <= 201 and rows[-1].value.problem == f"{700 - len(rows) + 1} more headers are not shown"
 
 
@@ -236,7 +236,7 @@ def test_malformed_message_does_not_hide_others() -> None:
         def matches() -> list[Message]:
             return [message for hostile in hostile_records if (message := Filter("t").match(hostile)) is not None]
 
-        rows = await showing.rows(matches(), showing.LIST_TEXT)
+        rows = await showing.rows(matches(), showing.MAX_LIST_TEXT)
         for message in matches():
             await showing.pretty_parts(message)
         as_json = b"".join([piece async for piece in showing.as_json(Results(matches()))])  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def test_work_of_filter_per_message_is_bounded(expression: str) -> None:
     message = filter.match(record(values.encode()))
     assert time.thread_time() - began < CPU_S
     assert message is None
-    assert filter.undecided == 1
+    assert filter.undecided_count == 1
     assert filter.first_undecided == "partition 0, offset 0: the filters need more than 500000 steps"
 
 

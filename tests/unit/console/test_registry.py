@@ -94,7 +94,7 @@ def test_audit_log_omits_secrets_and_truncates_texts(operation):
 def test_duplicate_operation_is_rejected(operation):
     async def paint(context: object) -> None: ...
 
-    with pytest.raises(ValueError, match="two operations paint"):
+    with pytest.raises(ValueError, match="two operations with the name paint"):
         query("/other", "Another")(paint)
 
 

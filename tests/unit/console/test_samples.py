@@ -175,11 +175,11 @@ def test_history_is_thinned_and_expires(store):
         now = time.time()
         for age in (0, 60, 120):
             await store.add_history("one", now - age, {"lag/g": float(age)})
-        thinned = int(now - store_module.FULL_S - 3600)
-        thinned -= thinned % store_module.THIN_STEP_S
+        thinned = int(now - store_module.FULL_RETENTION_S - 3600)
+        thinned -= thinned % store_module.THINNED_INTERVAL_S
         for delay in range(0, 1200, 60):
             await store.add_history("one", thinned + delay, {"lag/g": 1.0})
-        await store.add_history("one", now - store_module.THIN_S - 60, {"lag/g": 1.0})
+        await store.add_history("one", now - store_module.THINNED_RETENTION_S - 60, {"lag/g": 1.0})
         await store.prune(now)
         times = [at for at, _ in await store.history("one", "lag/g", 0)]
         assert len([at for at in times if at >= now - 300]) == 3

@@ -117,7 +117,7 @@ def test_nan_is_not_accepted_as_json():
     assert Filter("t").match(record(b'{"x":NaN}')).value.kind == "text"
     assert showing.pretty(Filter("t").match(record(b'{"n":1e999}')).value) == '{"n":1e999}'
     with pytest.raises(Refused, match="value is not json: JSON has no NaN"):
-        writing.encoded("value", '{"x": NaN}', "json")
+        writing.encode("value", '{"x": NaN}', "json")
 
 
 def test_csv_contains_repeated_headers():
@@ -128,15 +128,15 @@ def test_csv_contains_repeated_headers():
 
 
 def test_typed_text_is_encoded():
-    assert writing.encoded("value", "ž", "text") == "ž".encode()
-    assert writing.encoded("value", "", "null") is None
-    assert writing.encoded("value", "[1]", "json") == b"[1]"
-    assert writing.encoded("value", "7", "number") == struct.pack(">q", 7)
-    assert writing.encoded("value", "-7 int16", "number") == struct.pack(">h", -7)
-    assert writing.encoded("value", "1.5", "double") == struct.pack(">d", 1.5)
-    assert writing.encoded("value", "00 ff\n0a", "hex") == b"\x00\xff\n"
+    assert writing.encode("value", "ž", "text") == "ž".encode()
+    assert writing.encode("value", "", "null") is None
+    assert writing.encode("value", "[1]", "json") == b"[1]"
+    assert writing.encode("value", "7", "number") == struct.pack(">q", 7)
+    assert writing.encode("value", "-7 int16", "number") == struct.pack(">h", -7)
+    assert writing.encode("value", "1.5", "double") == struct.pack(">d", 1.5)
+    assert writing.encode("value", "00 ff\n0a", "hex") == b"\x00\xff\n"
     schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
-    assert writing.encoded("value", '{"id": 3}', "avro", schema) == b"\x06"
+    assert writing.encode("value", '{"id": 3}', "avro", schema) == b"\x06"
     assert writing.headers_of("a: b: c\n\nnone\n") == [("a", b"b: c"), ("none", None)]
 
 
@@ -160,14 +160,14 @@ def test_typed_text_is_encoded():
 )
 def test_invalid_text_is_rejected_with_input_name(text, format, schema):
     with pytest.raises(Refused) as refused:
-        writing.encoded("value", text, format, schema)
+        writing.encode("value", text, format, schema)
     assert refused.value.field == "value"
     with pytest.raises(Refused, match="no name"):
         writing.headers_of(": x")
 
 
 def test_download_ends_when_user_loses_access(monkeypatch):
-    monkeypatch.setattr(message_pages, "CHECK_S", 0.0)
+    monkeypatch.setattr(message_pages, "MIN_CHECK_INTERVAL_S", 0.0)
     allowed = [True, True, False]
 
     async def body():

@@ -19,7 +19,7 @@ from kavka.console.views import View, page
 
 MAX_RULES = 1000
 DAY_S = 86400
-SHOWN_EVENTS = 100
+MAX_SHOWN_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ async def delete_rule(
     return Done("the rule was deleted", f"/c/{context.cluster.name}/alerts")
 
 
-def _rule(context: Context, number: int) -> Rule:
-    rule = alerts_of(context).rules.get(number)
+def _rule(context: Context, rule_id: int) -> Rule:
+    rule = alerts_of(context).rules.get(rule_id)
     if rule is None:
-        raise Refused(f"there is no rule {number}", 404)
+        raise Refused(f"there is no rule {rule_id}", 404)
     return rule
 
 
@@ -144,7 +144,7 @@ async def alerts_page(view: View) -> Response:
     return view.render(
         "alerts.html",
         rules=await alert_rules(context),
-        events=await alert_events(context, SHOWN_EVENTS),
+        events=await alert_events(context, MAX_SHOWN_EVENTS),
         kinds=KINDS,
         may_edit=context.user.role >= Role.ADMIN,
     )

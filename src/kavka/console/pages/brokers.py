@@ -13,7 +13,7 @@ from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.console.auth import Role
 from kavka.console.context import Context, check_confirmation, fingerprint
 from kavka.console.entries import Setting, checked_change, settings
-from kavka.console.errors import Refused, explained
+from kavka.console.errors import Refused, explain
 from kavka.console.registry import Done, action, query
 from kavka.console.state import LogDir, Sample
 from kavka.console.views import View, page
@@ -22,7 +22,9 @@ from kavka.console.views import View, page
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
     """A broker. `leader_skew` and `replica_skew` are the deviation from an even share: 0.25 is a
-    quarter more."""
+    quarter more. `usable` is the smallest free space of its log directories, `total` the largest
+    size of their disks.
+    """
 
     id: int
     up: bool
@@ -43,7 +45,7 @@ class BrokerRow:
 
 
 def broker_rows(sample: Sample) -> list[BrokerRow]:
-    """A row per broker of the cluster and per missing broker."""
+    """Return a row per broker of the cluster and per missing broker."""
     leaders: Counter[int] = Counter()
     preferred: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
@@ -142,26 +144,26 @@ async def brokers_page(view: View) -> Response:
 
 @page("/brokers/{broker:int}", "Broker")
 async def broker_page(view: View) -> Response:
-    number = int(view.path("broker"))
+    broker_id = int(view.path("broker"))
     context = view.context
     sample = await context.cluster.state()
-    row = next((row for row in broker_rows(sample) if row.id == number), None)
+    row = next((row for row in broker_rows(sample) if row.id == broker_id), None)
     if row is None:
-        raise Refused(f"there is no broker {number}", 404)
+        raise Refused(f"there is no broker {broker_id}", 404)
     entries: list[Setting] = []
     problem = ""
     if row.up:
         try:
-            entries = await broker_settings(context, number)
+            entries = await broker_settings(context, broker_id)
         except Exception as error:
-            explanation = explained(error)
+            explanation = explain(error)
             if explanation is None:
                 raise
             problem = explanation[1]
     return view.render(
         "broker.html",
         row=row,
-        dirs=sample.dirs.get(number, ()),
+        dirs=sample.dirs.get(broker_id, ()),
         entries=entries,
         problem=problem,
         fingerprint=fingerprint,

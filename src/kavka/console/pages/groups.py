@@ -26,7 +26,7 @@ from kavka.console.state import Sample
 from kavka.console.views import Pager, View, page
 
 DEFAULT_MINUTES, MAX_MINUTES = 60, 14 * 24 * 60
-MAX_FILE = 500_000
+MAX_FILE_CHARACTERS = 500_000
 TIMEOUT_S = 10.0
 
 Way = Enum("Way", {way.upper().replace("-", "_"): way for way in WAYS})  # type: ignore[misc]
@@ -159,7 +159,7 @@ def group_rows(sample: Sample, search: str = "", state: str = "") -> list[GroupR
 @query("/groups/one", "Describe a group: members, assignment, offsets and lag")
 async def describe_group(context: Context, group: Annotated[str, "The name of the group"]) -> GroupDetails:
     sample = await context.cluster.state()
-    description = await _described(context, group)
+    description = await _describe(context, group)
     committed = await context.admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
     rows = _offset_rows(sample, description, committed)
     lag_by_member: Counter[str] = Counter()
@@ -202,7 +202,7 @@ async def describe_group(context: Context, group: Annotated[str, "The name of th
 def _offset_rows(
     sample: Sample, description: ConsumerGroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
 ) -> list[OffsetRow]:
-    """A row for each partition that is assigned or has a committed offset."""
+    """Return a row for each partition that is assigned or has a committed offset."""
     owners = {tp: member for member in description.members for tp in member.assignment}
     starts = {TopicPartition(p.topic, p.id): p.start for p in sample.partitions}
     rows = []
@@ -225,7 +225,7 @@ def _offset_rows(
     return rows
 
 
-async def _described(context: Context, group: str) -> ConsumerGroupDescription:
+async def _describe(context: Context, group: str) -> ConsumerGroupDescription:
     try:
         description = (await context.admin.describe_consumer_groups([group], timeout=TIMEOUT_S))[group]
     except AdminError as error:
@@ -238,7 +238,7 @@ async def _described(context: Context, group: str) -> ConsumerGroupDescription:
 
 
 def _ranges(partitions: frozenset[TopicPartition]) -> list[str]:
-    """A text per topic: `topic: 0-3, 7`."""
+    """Return a text per topic: `topic: 0-3, 7`."""
     topics: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(tp.partition)
@@ -287,7 +287,7 @@ async def plan_group_reset(
     way: Annotated[Way, ", ".join(WAYS)],
     value: Annotated[str, "The offset, number, time (ISO 8601) or duration (PnDTnHnMnS), if the way has a value"] = "",
     topics: Annotated[str, "Lines of topic or topic:0,1,2. Default: all topics with committed offsets"] = "",
-    file: Annotated[str, "For from-file: lines of topic,partition,offset", Bounds(0, MAX_FILE)] = "",
+    file: Annotated[str, "For from-file: lines of topic,partition,offset", Bounds(0, MAX_FILE_CHARACTERS)] = "",
 ) -> ResetPlan:
     name = str(way.value)
     await _check_inactive(context, group)
@@ -324,7 +324,7 @@ async def plan_group_reset(
 async def set_group_offsets(
     context: Context,
     group: str,
-    offsets: Annotated[str, "Lines of topic,partition,offset", Bounds(1, MAX_FILE)],
+    offsets: Annotated[str, "Lines of topic,partition,offset", Bounds(1, MAX_FILE_CHARACTERS)],
     seen: str = "",
 ) -> Done:
     state = await _check_inactive(context, group)
@@ -362,7 +362,7 @@ async def delete_group(context: Context, group: str, confirm: str, seen: str = "
 
 
 async def _check_inactive(context: Context, group: str) -> str:
-    """The state of the group. Raises Refused if the group has members."""
+    """Return the state of the group. Raises Refused (409) if the group has members."""
     state = await context.admin.group_state(group)
     if state not in INACTIVE:
         raise Refused(f"{group} is {state}: it must have no members. Stop them first", 409)
@@ -375,7 +375,9 @@ async def _committed(context: Context, group: str) -> Offsets:
 
 
 async def _scope(context: Context, text: str) -> list[TopicPartition]:
-    """Parse lines of `topic` or `topic:0,1,2`."""
+    """Parse lines of `topic` or `topic:0,1,2`. Raises Refused for an invalid line or an unknown
+    topic.
+    """
     partitions: set[TopicPartition] = set()
     for line in text.splitlines():
         topic, colon, numbers = (text.strip() for text in line.strip().rpartition(":"))
@@ -398,7 +400,9 @@ async def _scope(context: Context, text: str) -> list[TopicPartition]:
 
 
 def _parse_offsets(text: str, group: str, field: str) -> Offsets:
-    """Parse lines of topic,partition,offset. `field` is the input that contains them."""
+    """Parse lines of topic,partition,offset. `field` is the input that contains them. Raises
+    Refused if they are invalid or if there are none.
+    """
     try:
         offsets = read_offsets_csv(text.splitlines(), [group], "the file").get(group, {})
     except BadReset as error:

@@ -1,4 +1,4 @@
-"""The pages of messages: the search, its event stream and downloads, and a single message."""
+"""The pages for messages: the search, its event stream and downloads, and a single message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from kavka.console import showing, writing
 from kavka.console.auth import Role
 from kavka.console.decoders import DECODERS
-from kavka.console.errors import Refused, explained
-from kavka.console.live import CHECK_S, EventStream, event
+from kavka.console.errors import Refused, explain
+from kavka.console.live import MIN_CHECK_INTERVAL_S, EventStream, event
 from kavka.console.messages import Search, Start
 from kavka.console.pages.message_query import DEFAULT_ROWS, MAX_ROWS, MessageQuery, find_topic, running_searches
 from kavka.console.pages.messages import read_message, read_record
 from kavka.console.views import View, page
 
-MAX_DOWNLOADED, DEFAULT_DOWNLOADED = 1_000_000, 10_000
+MAX_DOWNLOAD_MESSAGES, DEFAULT_DOWNLOAD_MESSAGES = 1_000_000, 10_000
 
 
 def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> MessageQuery:
@@ -46,8 +46,8 @@ async def messages_page(view: View) -> Response:
         else:
             try:
                 inputs.search(view.context)
-            except Refused as refused:
-                error = str(refused)
+            except Refused as rejection:
+                error = str(rejection)
     return view.render(
         "messages.html",
         wanted=inputs,
@@ -84,7 +84,7 @@ async def _events(search: Search) -> AsyncIterator[str]:
     except asyncio.CancelledError:
         raise
     except Exception as error:
-        explanation = explained(error)
+        explanation = explain(error)
         if explanation is None:
             raise
         yield event("failed", explanation[1])
@@ -92,28 +92,29 @@ async def _events(search: Search) -> AsyncIterator[str]:
 
 @page("/messages/download", "Messages")
 async def download_page(view: View) -> Response:
-    kind = view.text("format", "json")
-    if kind not in ("json", "csv"):
+    file_format = view.text("format", "json")
+    if file_format not in ("json", "csv"):
         raise Refused("format must be json or csv", field="format")
-    inputs = _inputs(view, MAX_DOWNLOADED, DEFAULT_DOWNLOADED)
+    inputs = _inputs(view, MAX_DOWNLOAD_MESSAGES, DEFAULT_DOWNLOAD_MESSAGES)
     if inputs.start == Start.TAIL:
         raise Refused("a tail cannot be downloaded: select another start", field="start")
     search = await inputs.start_search(view.context)
-    body = showing.as_json(search) if kind == "json" else showing.as_csv(search)
+    body = showing.as_json(search) if file_format == "json" else showing.as_csv(search)
     return StreamingResponse(
         _while_allowed(body, view.context.is_current),
-        media_type="application/json" if kind == "json" else "text/csv; charset=utf-8",
-        headers=_attachment(f"{inputs.topic}.{kind}"),
+        media_type="application/json" if file_format == "json" else "text/csv; charset=utf-8",
+        headers=_attachment(f"{inputs.topic}.{file_format}"),
     )
 
 
 async def _while_allowed(body: AsyncIterator[bytes], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Abort the download when the user loses access. The connection ends, and the file is
-    incomplete."""
+    """Yield the chunks of a download. Raises Refused when the user loses access: the connection
+    ends, and the file is incomplete.
+    """
     checked_at = time.monotonic()
     async with running_searches, aclosing(body):  # type: ignore[type-var]
         async for chunk in body:
-            if time.monotonic() - checked_at >= CHECK_S:
+            if time.monotonic() - checked_at >= MIN_CHECK_INTERVAL_S:
                 checked_at = time.monotonic()
                 if not is_allowed():
                     raise Refused("log in first", 401)
@@ -129,7 +130,7 @@ def _attachment(name: str) -> Mapping[str, str]:
 
 @page("/messages/raw", "Messages")
 async def raw_page(view: View) -> Response:
-    """The bytes of a key or a value as an attachment, which a browser never renders."""
+    """Return the bytes of a key or a value as an attachment, which a browser never renders."""
     topic, partition, offset = view.text("topic"), view.number("partition"), view.number("offset")
     part = "key" if view.text("part") == "key" else "value"
     record = await read_record(view.context, topic, partition, offset)

@@ -19,7 +19,7 @@ from kavka.console.state import Topic
 
 MAX_ROWS = 1000
 DEFAULT_ROWS = 50
-MAX_RUNNING = 8
+MAX_RUNNING_SEARCHES = 8
 """The maximum number of searches that run in this console at a time."""
 
 
@@ -45,7 +45,7 @@ class MessageQuery:
     committed: bool = False
 
     async def start_search(self, context: Context) -> Search:
-        """Like `search`. Raises Refused (404) if the topic does not exist."""
+        """Create the search like `search`. Raises Refused (404) if the topic does not exist."""
         if await find_topic(context, self.topic) is None:
             raise Refused(f"there is no topic '{self.topic[:250]}'", 404, "topic")
         return self.search(context)
@@ -127,8 +127,9 @@ def _parse_partitions(text: str) -> tuple[int, ...]:
 
 
 async def find_topic(context: Context, name: str) -> Topic | None:
-    """The topic, or None if it does not exist. Takes a new sample if the last one lacks the
-    topic, which may have been created since."""
+    """Return the topic, or None if it does not exist. Takes a new sample if the last one lacks the
+    topic, which may have been created since.
+    """
     topic = (await context.cluster.state()).topics.get(name)
     if topic is None and name:
         context.cluster.mark_stale()
@@ -138,14 +139,14 @@ async def find_topic(context: Context, name: str) -> Topic | None:
 
 class RunningSearches:
     """Counts the running searches of this console. A search runs inside `async with`, which raises
-    Refused (429) above MAX_RUNNING."""
+    Refused (429) above MAX_RUNNING_SEARCHES."""
 
     def __init__(self) -> None:
         self.count = 0
 
     async def __aenter__(self) -> None:
-        if self.count >= MAX_RUNNING:
-            raise Refused(f"this console already runs {MAX_RUNNING} searches: stop one or wait", 429)
+        if self.count >= MAX_RUNNING_SEARCHES:
+            raise Refused(f"this console already runs {MAX_RUNNING_SEARCHES} searches: stop one or wait", 429)
         self.count += 1
 
     async def __aexit__(self, *exc: object) -> None:

@@ -16,7 +16,7 @@ from kavka.console.messages import Start, read_one
 from kavka.console.pages.message_query import (
     DEFAULT_ROWS,
     MAX_ROWS,
-    MAX_RUNNING,
+    MAX_RUNNING_SEARCHES,
     MessageQuery,
     client_settings,
     find_topic,
@@ -77,7 +77,7 @@ async def find_messages(
     async with running_searches, aclosing(search.events()) as events:
         async for event in events:
             if event.kind == "hits":
-                rows += await showing.rows(event.data, showing.LIST_TEXT)
+                rows += await showing.rows(event.data, showing.MAX_LIST_TEXT)
             elif event.kind == "notice":
                 notices.append(event.data)
             elif event.kind == "progress" and time.monotonic() > deadline:
@@ -89,7 +89,7 @@ async def find_messages(
 
 @query("/searches", "Count the running searches of this console", everywhere=True)
 async def count_searches(context: Context) -> dict[str, int]:
-    return {"running": running_searches.count, "most": MAX_RUNNING}
+    return {"running": running_searches.count, "most": MAX_RUNNING_SEARCHES}
 
 
 @query("/messages/one", "Read a message")
@@ -111,12 +111,15 @@ async def get_message(
 
 
 async def read_message(context: Context, inputs: MessageQuery, partition: int, offset: int) -> Message:
-    """The message at this offset. Its decoders are those of `inputs`."""
+    """Return the message at this offset, with the decoders of `inputs`. Raises Refused if the topic
+    or the message does not exist.
+    """
     search = await inputs.start_search(context)
     return Message(await read_record(context, inputs.topic, partition, offset), search.query.filter)
 
 
 async def read_record(context: Context, topic: str, partition: int, offset: int) -> ConsumerRecord:
+    """Return the record at this offset. Raises Refused (404) if there is none."""
     record = await read_one(client_settings(context), topic, partition, offset)
     if record is None:
         raise Refused(f"{topic} has no message at offset {offset} of partition {partition}", 404)
@@ -143,8 +146,8 @@ async def produce_message(
         client_settings(context),
         topic,
         partition,
-        writing.encoded("key", key, key_format, key_schema),
-        writing.encoded("value", value, value_format, value_schema),
+        writing.encode("key", key, key_format, key_schema),
+        writing.encode("value", value, value_format, value_schema),
         writing.headers_of(headers),
     )
     context.cluster.mark_stale()

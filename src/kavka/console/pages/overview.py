@@ -120,7 +120,9 @@ def summary(cluster: ClusterHandle, sample: Sample) -> Overview:
 
 
 def _disk(sample: Sample, broker: int) -> BrokerDisk:
-    """The fullest disk of a broker. Several log directories may share a disk."""
+    """Return the fullest disk of a broker, with the size of all its replicas. Several log
+    directories may share a disk.
+    """
     dirs = [d for d in sample.dirs.get(broker, ()) if d.total and d.usable is not None]
     fullest = max(dirs, key=lambda d: d.used_share or 0.0, default=None)
     return BrokerDisk(

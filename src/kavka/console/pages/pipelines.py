@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from kavka import jobs
 from kavka.console.auth import Role
-from kavka.console.connect_client import ConnectorRow, Workers
+from kavka.console.connect_client import ConnectCluster, ConnectorRow
 from kavka.console.context import Context
 from kavka.console.errors import Refused
 from kavka.console.registry import Done, action, query
@@ -134,16 +134,18 @@ async def _call(function: Callable[[str], Any], name: str) -> Any:
 # --- connectors
 
 
-def workers(context: Context) -> list[Workers]:
-    configured = context.cluster.settings.own.get("connect.url", "")
-    return [Workers(address) for address in configured.replace(",", " ").split()]
+def connect_clusters(context: Context) -> list[ConnectCluster]:
+    addresses = context.cluster.settings.own.get("connect.url", "")
+    return [ConnectCluster(address) for address in addresses.replace(",", " ").split()]
 
 
 @query("/connectors", "List the connectors of the configured Connect workers")
 async def list_connectors(context: Context) -> ConnectorsFound:
     connectors: list[ConnectorRow] = []
     problems: list[str] = []
-    for result in await asyncio.gather(*(cluster.connectors() for cluster in workers(context)), return_exceptions=True):
+    for result in await asyncio.gather(
+        *(cluster.connectors() for cluster in connect_clusters(context)), return_exceptions=True
+    ):
         if isinstance(result, Refused):
             problems.append(str(result))
         elif isinstance(result, BaseException):
@@ -166,7 +168,7 @@ async def control_connector(
     what: Command,
     at: Annotated[str, "The address of the workers, if there are several clusters of workers"] = "",
 ) -> Done:
-    matching = [cluster for cluster in workers(context) if not at or cluster.address == at]
+    matching = [cluster for cluster in connect_clusters(context) if not at or cluster.address == at]
     if not matching:
         raise Refused("no such Connect workers are configured (console.connect.url)", 404)
     await matching[0].control(connector, what.value)
@@ -180,7 +182,7 @@ async def pipelines_page(view: View) -> Response:
     return view.render(
         "pipelines.html",
         jobs=await list_pipelines(context),
-        connect=bool(workers(context)),
+        connect=bool(connect_clusters(context)),
         found=await list_connectors(context),
         may_operate=context.user.role >= Role.OPERATE,
         may_restart=context.user.role >= Role.ADMIN,

@@ -45,8 +45,9 @@ class TopicDetail:
 
 
 def seen_of(topic: Topic) -> str:
-    """The fingerprint of a topic. It changes when the topic is recreated or gets more
-    partitions."""
+    """Return the fingerprint of a topic. It changes when the topic is recreated or gets more
+    partitions.
+    """
     return fingerprint(topic.name, topic.id, len(topic.partitions))
 
 
@@ -64,7 +65,7 @@ async def describe_topic(context: Context, topic: str) -> TopicDetail:
 
 
 def readers(sample: Sample | None, topic: str) -> list[Reader]:
-    """The groups with committed offsets of the topic, largest lag first."""
+    """Return the groups with committed offsets of the topic, largest lag first."""
     found_readers = []
     for group in (sample.groups if sample else {}).values():
         partitions = [tp for tp in group.offsets or () if tp.topic == topic]
@@ -75,7 +76,9 @@ def readers(sample: Sample | None, topic: str) -> list[Reader]:
 
 
 async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
-    """The topic from a new sample, for the check of a confirmation."""
+    """Return the topic from a new sample, for the check of a confirmation. Raises Refused if the
+    topic does not exist or the cluster does not respond.
+    """
     cluster.mark_stale()
     topic = await cluster.topic(name)
     if cluster.error:

@@ -60,7 +60,7 @@ class Move:
 
 
 def seen_of(topic: Topic) -> str:
-    """The fingerprint of the assignment of a topic."""
+    """Return the fingerprint of the assignment of a topic."""
     return fingerprint(topic.id, [p.replicas for p in topic.partitions])
 
 
@@ -71,24 +71,24 @@ async def plan_moves(
     brokers: Annotated[list[int], "The brokers for the replicas", Bounds(1)],
     replication: Annotated[int | None, "The replication factor. Default: unchanged", Bounds(1, 1000)] = None,
 ) -> list[Planned]:
-    described = await context.cluster.topic(topic)
+    current_topic = await context.cluster.topic(topic)
     sample = await context.cluster.state()
     unknown = [broker for broker in brokers if broker not in sample.nodes]
     if unknown:
         raise Refused(f"broker {unknown[0]} is not in the cluster", field="brokers")
     racks = {broker: sample.nodes[broker].rack for broker in brokers}
-    current = {p.id: p.replicas for p in described.partitions}
-    proposed = propose(current, list(dict.fromkeys(brokers)), racks, replication or described.replication)
-    return [Planned(p.id, p.replicas, proposed[p.id], p.size) for p in described.partitions]
+    current = {p.id: p.replicas for p in current_topic.partitions}
+    proposed = propose(current, list(dict.fromkeys(brokers)), racks, replication or current_topic.replication)
+    return [Planned(p.id, p.replicas, proposed[p.id], p.size) for p in current_topic.partitions]
 
 
 @query("/topics/{topic}/moves", "List the reassignments of a topic that are in progress")
 async def list_moves(context: Context, topic: str) -> list[Move]:
-    described = await context.cluster.topic(topic)
-    partitions = [TopicPartition(topic, p.id) for p in described.partitions]
+    current_topic = await context.cluster.topic(topic)
+    partitions = [TopicPartition(topic, p.id) for p in current_topic.partitions]
     in_progress = await context.admin.list_partition_reassignments(partitions, timeout=10)
     sizes = await _sizes(context, {tp: move.adding_replicas for tp, move in in_progress.items()})
-    leader_sizes = {p.id: p.size for p in described.partitions}
+    leader_sizes = {p.id: p.size for p in current_topic.partitions}
     moves = []
     for tp, move in sorted(in_progress.items()):
         total = (leader_sizes.get(tp.partition) or 0) * len(move.adding_replicas)
@@ -102,8 +102,10 @@ async def list_moves(context: Context, topic: str) -> list[Move]:
 async def _sizes(
     context: Context, adding: dict[TopicPartition, tuple[int, ...]]
 ) -> dict[tuple[TopicPartition, int], int]:
-    """The sizes of the replicas being added."""
-    brokers = {broker for some in adding.values() for broker in some}
+    """Return the sizes of the replicas being added, by partition and broker. Brokers that do not
+    respond are omitted.
+    """
+    brokers = {broker for replicas in adding.values() for broker in replicas}
     if not brokers:
         return {}
     try:
@@ -128,19 +130,19 @@ async def move_partitions(
     seen: Annotated[str, "The fingerprint of the displayed assignment"] = "",
 ) -> Done:
     cluster = context.cluster
-    described = await fresh_topic(cluster, topic)
-    check_seen(seen, seen_of(described))
+    current_topic = await fresh_topic(cluster, topic)
+    check_seen(seen, seen_of(current_topic))
     nodes = (await cluster.state()).nodes
-    current = {TopicPartition(topic, p.id): p.replicas for p in described.partitions}
+    current = {TopicPartition(topic, p.id): p.replicas for p in current_topic.partitions}
     target: dict[TopicPartition, tuple[int, ...]] = {}
     for key, text in plan.items():
-        number, brokers = parse_replicas(key, text)
-        tp = TopicPartition(topic, number)
+        partition_id, brokers = parse_replicas(key, text)
+        tp = TopicPartition(topic, partition_id)
         if tp not in current:
-            raise Refused(f"there is no partition {number}")
+            raise Refused(f"there is no partition {partition_id}")
         unknown = [broker for broker in brokers if broker not in nodes and broker not in current[tp]]
         if unknown:
-            raise Refused(f"partition {number}: broker {unknown[0]} is not in the cluster")
+            raise Refused(f"partition {partition_id}: broker {unknown[0]} is not in the cluster")
         if brokers != current[tp]:
             target[tp] = brokers
     if not target:
@@ -159,8 +161,8 @@ async def move_partitions(
 
 @action("/topics/{topic}/moves/cancel", "Cancel the reassignments of a topic", role=Role.ADMIN)
 async def cancel_moves(context: Context, topic: str) -> Done:
-    described = await context.cluster.topic(topic)
-    partitions = [TopicPartition(topic, p.id) for p in described.partitions]
+    current_topic = await context.cluster.topic(topic)
+    partitions = [TopicPartition(topic, p.id) for p in current_topic.partitions]
     in_progress = await context.admin.list_partition_reassignments(partitions)
     if not in_progress:
         raise Refused("no reassignment is in progress", 409)
@@ -191,7 +193,7 @@ async def _record_throttle(cluster: ClusterHandle, topic: str, is_throttled: boo
         cluster.throttled.discard(topic)
 
 
-async def load_throttled(cluster: ClusterHandle) -> None:
+async def load_throttled_topics(cluster: ClusterHandle) -> None:
     """Load the topics whose throttle an earlier process of the console set."""
     prefix = _key(cluster, "")
     rows = await cluster.store.run(
@@ -202,7 +204,7 @@ async def load_throttled(cluster: ClusterHandle) -> None:
     cluster.throttled = {row[0].removeprefix(prefix) for row in rows}
 
 
-async def clear_done_throttles(cluster: ClusterHandle) -> None:
+async def remove_ended_throttles(cluster: ClusterHandle) -> None:
     """Remove the throttles of topics whose reassignment has ended. Called after every sample."""
     if not cluster.throttled or cluster.error or cluster.sample is None:
         return

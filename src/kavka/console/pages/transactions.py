@@ -17,11 +17,11 @@ from kavka.console.errors import Refused, reason
 from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.views import Pager, View, page
 
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 DEFAULT_MINUTES = 15
 """The default of transaction.max.timeout.ms. An open transaction that is older may hang."""
 MINUTE_MS = 60_000
-TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TransactionRow:
 
     @property
     def open(self) -> bool:
-        return self.state in OPEN
+        return self.state in OPEN_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def list_transactions(
     pattern = search.strip().lower()
     problems: list[str] = []
     try:
-        listings = await context.admin.list_transactions(timeout=TIMEOUT_S)
+        listings = await context.admin.list_transactions(timeout=REQUEST_TIMEOUT_S)
     except AdminError as error:
         listings = [listing for broker_listings in error.results.values() for listing in broker_listings]
         problems = [
@@ -105,13 +105,13 @@ async def list_transactions(
     listings = [
         listing
         for listing in listings
-        if pattern in listing.transactional_id.lower() and (listing.state in OPEN or not only_open)
+        if pattern in listing.transactional_id.lower() and (listing.state in OPEN_STATES or not only_open)
     ]
     descriptions: dict[str, TransactionDescription] = {}
-    open_ids = [listing.transactional_id for listing in listings if listing.state in OPEN]
+    open_ids = [listing.transactional_id for listing in listings if listing.state in OPEN_STATES]
     if open_ids:
         try:
-            descriptions = await context.admin.describe_transactions(open_ids, timeout=TIMEOUT_S)
+            descriptions = await context.admin.describe_transactions(open_ids, timeout=REQUEST_TIMEOUT_S)
         except AdminError as error:
             descriptions = error.results
     rows = [_transaction_row(listing, descriptions.get(listing.transactional_id)) for listing in listings]
@@ -180,9 +180,9 @@ async def find_open_transactions(
 
 @query("/producers", "List the producers of a partition")
 async def list_producers(context: Context, topic: str, partition: Annotated[int, Bounds(0)] = 0) -> list[ProducerRow]:
-    described = await context.cluster.topic(topic)
-    if partition >= len(described.partitions):
-        raise Refused(f"{topic} has {len(described.partitions)} partitions", 404, "partition")
+    current_topic = await context.cluster.topic(topic)
+    if partition >= len(current_topic.partitions):
+        raise Refused(f"{topic} has {len(current_topic.partitions)} partitions", 404, "partition")
     tp = TopicPartition(topic, partition)
     states = (await context.admin.describe_producers([tp]))[tp]
     return [
