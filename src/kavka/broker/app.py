@@ -98,20 +98,20 @@ class Broker:
         self.features = Features()
         self.workers = Workers(_worker_threads(settings))
         self.run_in_worker = self.workers.run
-        slots = settings.max_incremental_fetch_session_cache_slots
-        self.fetch_sessions = FetchSessionCache(slots, MIN_SESSION_IDLE_S, self.clock.monotonic)
+        max_sessions = settings.max_incremental_fetch_session_cache_slots
+        self.fetch_sessions = FetchSessionCache(max_sessions, MIN_SESSION_IDLE_S, self.clock.monotonic)
         self.log_manager = LogManager(
             settings.log_dirs,
             lambda topic: self.configs.log_config(topic),
             StorageSettings.from_values(settings.configs.values),
             self.clock,
-            on_dir_failure=self._dir_failed,
+            on_dir_failure=self._on_dir_failure,
             on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
         )
         self.listeners: list[Listener] = []
         # Set when all log directories have failed.
-        self.failed = asyncio.Event()
-        self._announcing: set[asyncio.Future[None]] = set()
+        self.all_dirs_failed = asyncio.Event()
+        self._announcements: set[asyncio.Future[None]] = set()
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -141,7 +141,7 @@ class Broker:
         self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
         await self.configs.start()
         closing.push_async_callback(self.configs.stop)
-        self.log_manager.settings_changed(StorageSettings.from_values(settings.configs.values))
+        self.log_manager.update_settings(StorageSettings.from_values(settings.configs.values))
         await self._load_logs()
         closing.push_async_callback(self.run_in_worker, self.log_manager.shutdown)
 
@@ -151,8 +151,8 @@ class Broker:
             with _bind_errors_of("listeners", str(listener)):
                 port = self.server.listen(listener.name, listener.host, listener.port)
             self.listeners.append(listener._replace(port=port))
-        self.configs.on_topic.append(self._topic_changed)
-        self.configs.on_broker.append(self._settings_changed)
+        self.configs.on_topic.append(self._on_topic_changed)
+        self.configs.on_broker.append(self._on_settings_changed)
         self._create_control_plane()
         if self.in_cluster:
             self._start_replication()
@@ -164,7 +164,7 @@ class Broker:
         if self.in_cluster:
             await self._join()
         else:
-            await self.controller.settled()
+            await self.controller.wait_until_idle()
 
         schedule = Schedule(self.log_manager.jobs(), self.workers)
         schedule.start()
@@ -177,18 +177,18 @@ class Broker:
                 metrics = MetricsListener(*settings.metrics_listener, self.metrics)
             closing.callback(metrics.close)
         if not self.in_cluster:
-            self._accept()
+            self._start_accepting()
 
     async def _join(self) -> None:
         """Accept connections, because the controller may be another broker, and wait for its first
         UpdateMetadata."""
-        self._accept()
+        self._start_accepting()
         try:
             await asyncio.wait_for(self.metadata_cache.initialized.wait(), JOIN_TIMEOUT_S)
         except TimeoutError:
             logger.warning("The controller sent no metadata within %g s; starting without it", JOIN_TIMEOUT_S)
 
-    def _accept(self) -> None:
+    def _start_accepting(self) -> None:
         self.server.start()
         self._closing.push_async_callback(self.server.stop)
         if self.in_cluster:
@@ -232,7 +232,7 @@ class Broker:
             ),
             self.clock,
         )
-        self.features.on_change.append(self.controller.check_waiting)
+        self.features.on_change.append(self.controller.check_waiters)
         self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._handle_locally, self.peers)
         self.topic_creation = TopicCreation(self.link, self.metadata_cache)
         self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
@@ -253,15 +253,15 @@ class Broker:
         settings = self.settings
         await self.run_in_worker(self.log_manager.open_dirs)
         self._closing.callback(self.log_manager.abandon)
-        stored_id, stored_cluster_id = self.log_manager.claim(None if self.broker_id < 0 else self.broker_id, None)
+        stored_id, stored_cluster_id = self.log_manager.check_ids(None if self.broker_id < 0 else self.broker_id, None)
         if self.in_cluster:
-            self.store = await self._connect()
+            self.store = await self._connect_to_zookeeper()
         else:
             settings.metadata_dir.mkdir(parents=True, exist_ok=True)
             path = Path(settings.metadata_dir, METADATA_FILE)
             self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
         self._closing.push_async_callback(self.store.close)
-        self._closing.callback(lambda: [announcing.cancel() for announcing in self._announcing])
+        self._closing.callback(lambda: [announcement.cancel() for announcement in self._announcements])
         await create_top_level_paths(self.store)
         if self.broker_id < 0:
             reserved = settings.reserved_broker_max_id
@@ -270,10 +270,10 @@ class Broker:
         # A single node that lost its metadata keeps the cluster id of its logs. In a cluster, an
         # empty tree belongs to another cluster, which a broker with logs must not join.
         self.cluster_id = await create_or_get_cluster_id(self.store, None if self.in_cluster else stored_cluster_id)
-        self.log_manager.claim(self.broker_id, self.cluster_id)
-        self.log_manager.mark(self.broker_id, self.cluster_id)
+        self.log_manager.check_ids(self.broker_id, self.cluster_id)
+        self.log_manager.write_ids(self.broker_id, self.cluster_id)
 
-    async def _connect(self) -> MetadataStore:
+    async def _connect_to_zookeeper(self) -> MetadataStore:
         # A single node does not need kazoo.
         from kavka.metadata.zookeeper import ZooKeeperStore
 
@@ -289,16 +289,16 @@ class Broker:
     def _watch_session(self) -> None:
         if self.in_cluster:
             store: Any = self.store
-            store.on_session_lost.append(self._session_lost)
+            store.on_session_lost.append(self._on_session_lost)
             store.on_new_session.append(self.membership.register_again)
 
-    def _session_lost(self) -> None:
+    def _on_session_lost(self) -> None:
         logger.warning("The ZooKeeper session expired: the broker is not registered until it has a new session")
-        self.controller.session_lost()
+        self.controller.on_session_lost()
 
     async def _load_logs(self) -> None:
         """Load the logs in a worker thread. A cancellation waits for the logs in recovery, because
-        no other process may open them before."""
+        no other process may open a log before its recovery ends."""
         is_cancelled = False
 
         def on_progress(loaded: int, total: int, loading: Sequence[str]) -> None:
@@ -326,7 +326,7 @@ class Broker:
             ),
             self.clock.now_ms(),
             self.settings.broker_rack,
-            features=self.features.registered(),
+            features=self.features.registration(),
         )
 
     def _start_coordinators(self) -> None:
@@ -353,7 +353,7 @@ class Broker:
             create_topic=self.topic_creation.create_internal,
             offsets=self.groups.runtime,
             channel=self._remote_transactions,
-            version=lambda: self.features.level(TRANSACTION_VERSION),
+            transaction_version=lambda: self.features.level(TRANSACTION_VERSION),
             metrics=self.metrics,
         )
         for coordinator in (self.groups, self.transactions):
@@ -387,12 +387,12 @@ class Broker:
         """The address of a broker for the controller, which learns of a broker before the metadata
         cache does."""
         broker = self.controller.context.brokers.get(broker_id)
-        points = () if broker is None else broker.end_points
+        endpoints = () if broker is None else broker.end_points
         name = self.settings.inter_broker_listener
-        return next(((point.host, point.port) for point in points if point.listener == name), None)
+        return next(((endpoint.host, endpoint.port) for endpoint in endpoints if endpoint.listener == name), None)
 
     async def _controlled_shutdown(self) -> None:
-        """Request the controller to move the leaderships of this broker to other brokers."""
+        """Ask the controller to move the leaderships of this broker to other brokers."""
         settings = self.settings
         if not settings.controlled_shutdown_enable:
             return
@@ -404,7 +404,7 @@ class Broker:
             try:
                 response = await self.link.send(request, timeout_s=CONTROLLED_SHUTDOWN_TIMEOUT_S)
             except KafkaError as error:
-                logger.warning("The controller cannot move the leaderships of this broker: %s", error.message)
+                logger.warning("Cannot request a controlled shutdown from the controller: %s", error.message)
                 return
             if response.error_code:
                 logger.warning(
@@ -419,31 +419,31 @@ class Broker:
                 logger.info("This broker still leads %d partitions", len(response.remaining_partitions))
         logger.warning("Stopping without a completed controlled shutdown: this broker still leads partitions")
 
-    def _dir_failed(self, directory: LogDir, partitions: list[TopicPartition]) -> None:
+    def _on_dir_failure(self, directory: LogDir, partitions: list[TopicPartition]) -> None:
         self.replica_manager.on_dir_failure(directory, partitions)
         if not self.log_manager.online_dirs:
             logger.critical("All log directories have failed: the broker stops")
-            self.failed.set()
+            self.all_dirs_failed.set()
             return
-        announcing = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
-        self._announcing.add(announcing)
-        announcing.add_done_callback(self._announcing.discard)
+        announcement = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
+        self._announcements.add(announcement)
+        announcement.add_done_callback(self._announcements.discard)
 
-    def _topic_changed(self, topic: str) -> None:
+    def _on_topic_changed(self, topic: str) -> None:
         config = self.configs.log_config(topic)
         self.log_manager.update_config(topic, config)
         if config.unclean_leader_election_enable:
-            self.controller.unclean_election_enabled(topic)
+            self.controller.on_unclean_election_enabled(topic)
         self.replica_manager.on_topic_config_changed(topic)
 
-    def _settings_changed(self, names: frozenset[str]) -> None:
+    def _on_settings_changed(self, names: frozenset[str]) -> None:
         """Update the parts that cache settings. All other parts read a setting at each use."""
         if "unclean.leader.election.enable" in names:
-            self.controller.unclean_election_enabled()
+            self.controller.on_unclean_election_enabled()
         self.workers.resize(_worker_threads(self.settings))
         self.replica_manager.use_settings(ReplicationSettings.from_values(self.settings.configs.values))
-        self.log_manager.settings_changed(StorageSettings.from_values(self.settings.configs.values))
-        self.server.settings_changed()
+        self.log_manager.update_settings(StorageSettings.from_values(self.settings.configs.values))
+        self.server.apply_settings()
 
 
 def _worker_threads(settings: Settings) -> int:
@@ -471,18 +471,18 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     broker = Broker(settings)
-    stopping = asyncio.ensure_future(stop.wait())
-    failing = asyncio.ensure_future(broker.failed.wait())
-    starting = asyncio.ensure_future(broker.start())
+    stop_task = asyncio.ensure_future(stop.wait())
+    failure_task = asyncio.ensure_future(broker.all_dirs_failed.wait())
+    start_task = asyncio.ensure_future(broker.start())
     try:
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
+        await asyncio.wait((start_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+        if not start_task.done():
             logger.info("Received a signal during startup: stopping")
-            starting.cancel()
-            await asyncio.wait((starting,))
-        if starting.cancelled():
+            start_task.cancel()
+            await asyncio.wait((start_task,))
+        if start_task.cancelled():
             return
-        await starting
+        await start_task
         try:
             # Objects created during startup live as long as the broker: exclude them from garbage
             # collection.
@@ -490,19 +490,20 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
             gc.freeze()
             if ready is not None and not stop.is_set():
                 ready(broker.listeners)
-            await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stop_task, failure_task), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await broker.stop()
     finally:
-        stopping.cancel()
-        failing.cancel()
-    if broker.failed.is_set():
+        stop_task.cancel()
+        failure_task.cancel()
+    if broker.all_dirs_failed.is_set():
         raise LogDirError("all log directories have failed")
 
 
 def run(settings: Settings, ready: Ready | None = None) -> int:
-    """Run a broker until the process is stopped. A failed startup raises OSError, ConfigError,
-    KafkaError, LogDirError or StoreError."""
+    """Run a broker until SIGINT or SIGTERM, then return 0. A failed startup raises OSError,
+    ConfigError, KafkaError, LogDirError or StoreError. If all log directories fail, raises
+    LogDirError."""
     _allow_many_files()
     try:
         import uvloop

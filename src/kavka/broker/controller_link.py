@@ -13,14 +13,14 @@ from kavka.protocol.primitives import TopMessage
 from kavka.replication.peers import Peers
 
 CHANNEL = "to-controller"
-RETRY_S = 0.05
+RETRY_INTERVAL_S = 0.05
 
 
 @dataclass(eq=False, repr=False)
 class ControllerLink:
-    """Sends requests to the current controller and retries when it changes. `controller_id` returns
-    -1 while there is no controller. `handle_locally` handles a request if this broker is the
-    controller."""
+    """Sends requests to the current controller, and retries after a controller change.
+    `controller_id` returns -1 while there is no controller. `handle_locally` handles a request if
+    this broker is the controller."""
 
     _broker_id: int
     _controller_id: Callable[[], int]
@@ -29,7 +29,8 @@ class ControllerLink:
 
     async def send(self, request: TopMessage, *, timeout_s: float, max_version: int | None = None) -> Any:
         """Returns the controller's response. Retries while the controller is unreachable or has
-        changed. After the timeout, raises the last error or KafkaTimeout."""
+        changed. After the timeout, raises the last error or KafkaTimeout. Any other KafkaError is
+        raised at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         error: KafkaError | None = None
@@ -37,12 +38,12 @@ class ControllerLink:
             controller = self._controller_id()
             try:
                 if controller == self._broker_id:
-                    version = request.MAX_VERSION if max_version is None else max_version
-                    response = await asyncio.wait_for(self._handle_locally(request, version), remaining_s)
+                    api_version = request.MAX_VERSION if max_version is None else max_version
+                    response = await asyncio.wait_for(self._handle_locally(request, api_version), remaining_s)
                 elif controller < 0:
                     raise Disconnected("there is no controller")
                 else:
-                    response = await self._peers.ask(
+                    response = await self._peers.send(
                         controller, request, channel=CHANNEL, timeout=remaining_s, max_version=max_version
                     )
             except KafkaError as failure:
@@ -55,7 +56,7 @@ class ControllerLink:
                 if not _is_not_controller(response):
                     return response
                 error = KafkaError(ErrorCode.NOT_CONTROLLER)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
         raise error or KafkaTimeout("the controller did not respond in time")
 
 

@@ -128,9 +128,13 @@ def leader_and_isr(state: LeaderAndIsrPartitionState) -> LeaderAndIsr:
 
 
 def update_cache(cache: MetadataCache, request: UpdateMetadataRequest) -> list[str]:
-    """Returns the names of the deleted topics."""
+    """Apply UpdateMetadata to the cache. Returns the names of the deleted topics."""
     brokers = [
-        BrokerInfo(broker.id, broker.rack, {end.listener: Endpoint(end.host, end.port) for end in broker.endpoints})
+        BrokerInfo(
+            broker.id,
+            broker.rack,
+            {endpoint.listener: Endpoint(endpoint.host, endpoint.port) for endpoint in broker.endpoints},
+        )
         for broker in request.live_brokers
     ]
     topics = [

@@ -1,7 +1,7 @@
 """The registration of this broker in the cluster.
 
-The registration is an ephemeral znode. After a kill it remains until its session expires, and a
-broker that restarts earlier would have to wait. The restarted broker has the lock of its log
+The registration is an ephemeral znode. After a kill the znode remains until its session expires,
+and a broker that restarts earlier would have to wait. The restarted broker has the lock of its log
 directories, so the previous process is dead. If the znode belongs to the session that the previous
 process recorded in the log directory, the broker removes the znode at once.
 """
@@ -24,7 +24,7 @@ from kavka.storage.files import atomic_write
 logger = logging.getLogger(__name__)
 
 SESSION_FILE = ".kavka-session"
-RETRY_S = 0.5
+RETRY_INTERVAL_S = 0.5
 NOT_REGISTERED = -1
 
 
@@ -47,7 +47,7 @@ class Membership:
         registration: Callable[[], BrokerRegistration],
         features: Features,
         session_dir: Path,
-        wait_s: float,
+        max_wait_s: float,
     ) -> None:
         self.epoch = NOT_REGISTERED
         self._store = store
@@ -55,15 +55,16 @@ class Membership:
         self._registration = registration
         self._features = features
         self._session_file = session_dir / SESSION_FILE
-        self._wait_s = wait_s
-        self._registering: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._max_wait_s = max_wait_s
+        self._register_task: asyncio.Task[None] | None = None
+        self._follow_task: asyncio.Task[None] | None = None
         self._follow_again = False
 
     async def register(self) -> None:
-        """Create the znode. Wait up to `wait_s` for the znode of an earlier session to expire."""
+        """Create the znode. Waits up to `max_wait_s` for the znode of an earlier session to expire,
+        then raises AlreadyRegistered."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._wait_s
+        deadline = loop.time() + self._max_wait_s
         has_waited = False
         while True:
             await self._remove_stale_nodes()
@@ -89,7 +90,7 @@ class Membership:
         if await self._store.exists(path, lambda _: changed.set()) is None:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), RETRY_S)
+            await asyncio.wait_for(changed.wait(), RETRY_INTERVAL_S)
 
     async def _remove_stale_nodes(self) -> None:
         """Remove the registration of the previous process on these log directories and, if that
@@ -118,9 +119,9 @@ class Membership:
 
     def register_again(self) -> None:
         """Register in a new session. Retries until it succeeds."""
-        if self._registering is not None:
-            self._registering.cancel()
-        self._registering = asyncio.ensure_future(self._retry_registration())
+        if self._register_task is not None:
+            self._register_task.cancel()
+        self._register_task = asyncio.ensure_future(self._retry_registration())
 
     async def _retry_registration(self) -> None:
         while True:
@@ -128,16 +129,16 @@ class Membership:
                 await self.register()
                 return
             except StoreError as error:
-                logger.error("Cannot register again: %s", error)
-                await asyncio.sleep(RETRY_S)
+                logger.error("Cannot register the broker in the new session: %s", error)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
     # ---- features, which depend on all brokers
 
-    def _changed(self, _event: WatchEvent) -> None:
-        if self._following is not None and not self._following.done():
+    def _on_change(self, _event: WatchEvent) -> None:
+        if self._follow_task is not None and not self._follow_task.done():
             self._follow_again = True
         else:
-            self._following = asyncio.ensure_future(self._follow())
+            self._follow_task = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
         while True:
@@ -150,25 +151,25 @@ class Membership:
                 return
 
     async def _read_features(self) -> None:
-        """Read the features of all brokers. Their epoch is the zxid of the last change of the
+        """Read the features of all brokers. The feature epoch is the zxid of the last change of the
         broker list or of /feature, which is the same on every broker."""
         brokers: list[BrokerRegistration] = []
-        names = await self._store.children(paths.BROKER_IDS, self._changed)
+        names = await self._store.children(paths.BROKER_IDS, self._on_change)
         stat = await self._store.exists(paths.BROKER_IDS)
         epoch = self.epoch if stat is None else stat.pzxid
-        limits, set_at = await self._feature_limits()
+        limits, limits_zxid = await self._feature_limits()
         for name in names:
             try:
                 data, _ = await self._store.get(paths.broker(int(name)))
                 brokers.append(BrokerRegistration.decode(int(name), data))
             except (NoNode, MalformedNode, ValueError) as error:
-                logger.warning("The features of broker %s are ignored: %s", name, error)
-        self._features.set_brokers(brokers, max(epoch, set_at), limits)
+                logger.warning("Ignoring the features of broker %s: %s", name, error)
+        self._features.set_brokers(brokers, max(epoch, limits_zxid), limits)
 
     async def _feature_limits(self) -> tuple[dict[str, int], int]:
-        """The levels in /feature and the zxid of their last change. The znode is missing until the
-        first controller creates it."""
-        if await self._store.exists(paths.FEATURE, self._changed) is None:
+        """Return the levels in /feature and the zxid of their last change. The znode is missing
+        until the first controller creates it."""
+        if await self._store.exists(paths.FEATURE, self._on_change) is None:
             return {}, -1
         try:
             data, stat = await self._store.get(paths.FEATURE)
@@ -180,7 +181,7 @@ class Membership:
             return {}, -1
 
     async def close(self) -> None:
-        tasks = [task for task in (self._registering, self._following) if task is not None]
+        tasks = [task for task in (self._register_task, self._follow_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,10 +11,10 @@ from kavka.storage.jobs import Job
 
 logger = logging.getLogger(__name__)
 
-# A job with a longer period never runs. `call_later` does not accept Kafka's LONG_MAX.
-_NEVER_S = 10 * 365 * 24 * 3600.0
+# A job with this or a longer period never runs. `call_later` does not accept Kafka's LONG_MAX.
+_MAX_PERIOD_S = 10 * 365 * 24 * 3600.0
 # A period of 0 must not starve the event loop.
-_SHORTEST_S = 0.01
+_MIN_PERIOD_S = 0.01
 
 
 class Schedule:
@@ -26,53 +26,53 @@ class Schedule:
         self._jobs = list(jobs)
         self._workers = workers
         self._timers: dict[Job, asyncio.TimerHandle] = {}
-        self._running = 0
+        self._running_jobs = 0
         self._stopped = False
-        self._all_done = asyncio.Event()
+        self._all_jobs_done = asyncio.Event()
 
     def start(self) -> None:
         for job in self._jobs:
             self._schedule(job)
 
     def _schedule(self, job: Job) -> None:
-        period = max(job.period_ms / 1000, _SHORTEST_S)
-        if not self._stopped and period < _NEVER_S:
+        period = max(job.period_ms / 1000, _MIN_PERIOD_S)
+        if not self._stopped and period < _MAX_PERIOD_S:
             self._timers[job] = self._loop.call_later(period, self._start_job, job)
 
     def _start_job(self, job: Job) -> None:
         try:
             has_work = job.prepare()
         except Exception:
-            logger.exception("%s failed", job.name)
+            logger.exception("The job %s failed", job.name)
             has_work = False
         if not has_work:
             self._schedule(job)
             return
-        self._running += 1
+        self._running_jobs += 1
 
-        def done(error: BaseException | None) -> None:
-            self._running -= 1
+        def on_done(error: BaseException | None) -> None:
+            self._running_jobs -= 1
             must_repeat = False
             try:
                 must_repeat = job.finish(error)
             except Exception:
-                logger.exception("%s failed", job.name)
+                logger.exception("The job %s failed", job.name)
             if must_repeat and not self._stopped:
                 self._start_job(job)
             else:
                 self._schedule(job)
-            if self._stopped and not self._running:
-                self._all_done.set()
+            if self._stopped and not self._running_jobs:
+                self._all_jobs_done.set()
 
         try:
-            self._workers.post(job.run, done)
+            self._workers.post(job.run, on_done)
         except RuntimeError as error:  # the pool is closed: the broker is stopping
-            done(error)
+            on_done(error)
 
     async def stop(self) -> None:
         """Cancel the timers, and wait for the running jobs."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
-        if self._running:
-            await self._all_done.wait()
+        if self._running_jobs:
+            await self._all_jobs_done.wait()

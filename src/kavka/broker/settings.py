@@ -1,8 +1,8 @@
 """A broker's settings, parsed and validated from a properties file.
 
 `settings.num_partitions` and `settings["num.partitions"]` return the current value, including
-dynamic updates. The attributes that `Settings` declares are parsed further than the values by name,
-for example `listeners` and `log_dirs`.
+dynamic updates. The attributes that `Settings` declares, for example `listeners` and `log_dirs`,
+are parsed further than the values by name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Settings:
     warnings: tuple[str, ...]
 
     def __init__(self, static: Mapping[str, str], *, defaults: Mapping[str, Any] | None = None) -> None:
-        """Parse texts by name. Raises ConfigError for the first invalid value."""
+        """Parse `static`, the configured texts by name. Raises ConfigError for the first invalid
+        value."""
         static = _with_both_ids(static)
         warnings: list[str] = []
         parsed = BROKER_CONFIGS.parse(static, warnings=warnings)
@@ -142,7 +143,8 @@ _MISSING = object()
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """Read a properties file. Raises SettingsError with its name if it cannot be read."""
+    """Read a properties file. Raises SettingsError with the path if the file cannot be read or
+    parsed."""
     try:
         raw = Path(path).read_bytes()
     except FileNotFoundError:
@@ -188,7 +190,7 @@ def _check_broker_id(values: Mapping[str, Any], *, may_be_generated: bool) -> No
 
 
 def _pairs(name: str, text: str, expected: str) -> list[tuple[str, str]]:
-    """The pairs of `a:b,c:d`, each split at its last colon."""
+    """Return the pairs of `a:b,c:d`, each split at its last colon. Raises ConfigError."""
     pairs = []
     for item in text.split(","):
         if item.strip():
@@ -242,7 +244,8 @@ def _check_ports(listeners: tuple[Listener, ...]) -> None:
     by_port: dict[int, Listener] = {}
     for listener in listeners:
         other = by_port.setdefault(listener.port, listener)
-        # Two listeners may have the same port only if one is IPv4 and one is IPv6, or if it is 0.
+        # Two listeners may have the same port only if one is IPv4 and one is IPv6, or if the
+        # port is 0.
         if listener.port and other is not listener and (":" in other.host) == (":" in listener.host):
             raise ConfigError("listeners", f"{other} and {listener} have the same port, each listener needs its own")
 
@@ -300,8 +303,8 @@ def _http_address(text: str) -> tuple[str, int] | None:
 
 
 def _per_ip_overrides(values: Mapping[str, Any]) -> dict[str, int]:
-    """The limits by IP address. A host name is resolved to all its addresses. A name that does not
-    resolve stays in the result."""
+    """Return the limits by IP address. A host name is resolved to all its addresses. A name that
+    does not resolve stays in the result."""
     key = "max.connections.per.ip.overrides"
     limits: dict[str, int] = {}
     for host, count in _pairs(key, values[key], "host:number"):

@@ -19,7 +19,7 @@ from kavka.replication.metadata_cache import MetadataCache
 
 INTERNAL_TOPIC_TIMEOUT_S = 30.0
 USE_DEFAULT = -1
-_POLL_S = 0.01
+_POLL_INTERVAL_S = 0.01
 
 
 @dataclass(eq=False, repr=False)
@@ -32,6 +32,7 @@ class TopicCreation:
     async def create_internal(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
+        """Create an internal topic, unless it exists. Raises KafkaError if it cannot be created."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -43,8 +44,8 @@ class TopicCreation:
             raise error
 
     async def auto_create(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]:
-        """Create topics with the controller's defaults. Returns the error of each topic, when this
-        broker's metadata contains the leaders or after the timeout."""
+        """Create topics with the controller's defaults, and wait until this broker's metadata
+        contains their leaders or until the timeout. Returns the error of each topic, or None."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         topics = [
             CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT) for name in names
@@ -52,7 +53,7 @@ class TopicCreation:
         outcomes = await self._create(topics, timeout_s)
         created = [name for name, error in outcomes.items() if error is None]
         while not all(map(self._cache.has_leaders, created)) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         return outcomes
 
     async def _create(self, topics: list[CreatableTopic], timeout_s: float) -> dict[str, KafkaError | None]:

@@ -1,7 +1,8 @@
 """Transactions across brokers: writes markers at partition leaders, and adds or verifies partitions
 at transaction coordinators.
 
-All markers of one turn of the event loop for a broker are one request, and so are all admissions.
+All markers for a broker in one turn of the event loop are sent in one request. All admissions are
+sent in another request.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.common.types import TopicPartition, by_topic
-from kavka.coordinator.transaction.markers import Done, Marker, Results
+from kavka.coordinator.transaction.markers import Marker, OnResults, Results
 from kavka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -37,11 +38,12 @@ _NOT_IN_TRANSACTION = (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_ST
 
 
 class _Markers(NamedTuple):
-    """Pending markers of a transaction. `done` is called with the error code of each partition."""
+    """Pending markers of a transaction. `on_results` is called with the error code of each
+    partition."""
 
     marker: Marker
     partitions: list[TopicPartition]
-    done: Done
+    on_results: OnResults
 
 
 class _Admission(NamedTuple):
@@ -70,11 +72,13 @@ class RemoteTransactions:
 
     # ---- markers
 
-    def write_markers(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
+    def write_markers(
+        self, broker_id: int, marker: Marker, partitions: list[TopicPartition], on_results: OnResults
+    ) -> None:
         pending = self._markers.setdefault(broker_id, [])
         if not pending:
-            self._start_later(lambda: self._send_markers(broker_id, self._markers.pop(broker_id)))
-        pending.append(_Markers(marker, partitions, done))
+            self._start_after_turn(lambda: self._send_markers(broker_id, self._markers.pop(broker_id)))
+        pending.append(_Markers(marker, partitions, on_results))
 
     async def _send_markers(self, broker_id: int, pending: list[_Markers]) -> None:
         request = WriteTxnMarkersRequest(
@@ -88,7 +92,7 @@ class RemoteTransactions:
                         for name, indexes in by_topic(entry.partitions).items()
                     ],
                     coordinator_epoch=entry.marker.coordinator_epoch,
-                    transaction_version=entry.marker.version,
+                    transaction_version=entry.marker.transaction_version,
                 )
                 for entry in pending
             ]
@@ -106,9 +110,9 @@ class RemoteTransactions:
         except Exception as error:
             # The coordinator retries only after an error code, so report every failure.
             results = [dict.fromkeys(entry.partitions, _failure(broker_id, error).code) for entry in pending]
-        for position, entry in enumerate(pending):
-            codes: Results = results[position] if position < len(results) else {}
-            entry.done({tp: codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
+        for index, entry in enumerate(pending):
+            codes: Results = results[index] if index < len(results) else {}
+            entry.on_results({tp: codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
 
     # ---- admissions
 
@@ -136,7 +140,7 @@ class RemoteTransactions:
         )
         pending = self._admissions.setdefault(broker_id, [])
         if not pending:
-            self._start_later(lambda: self._send_admissions(broker_id, self._admissions.pop(broker_id)))
+            self._start_after_turn(lambda: self._send_admissions(broker_id, self._admissions.pop(broker_id)))
         pending.append(admission)
         return await admission.missing
 
@@ -173,9 +177,9 @@ class RemoteTransactions:
     # ----
 
     async def _send(self, broker_id: int, request: Any) -> Any:
-        return await self._peers.ask(broker_id, request, channel=CHANNEL, timeout=self._timeout_s)
+        return await self._peers.send(broker_id, request, channel=CHANNEL, timeout=self._timeout_s)
 
-    def _start_later(self, start: Callable[[], Any]) -> None:
+    def _start_after_turn(self, start: Callable[[], Any]) -> None:
         """Start a coroutine at the end of this turn of the event loop."""
 
         async def run() -> None:

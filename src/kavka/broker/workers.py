@@ -16,36 +16,36 @@ class Workers:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._pool = _pool(threads)
-        self._retired: list[ThreadPoolExecutor] = []
+        self._retired_pools: list[ThreadPoolExecutor] = []
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._loop.run_in_executor(self._pool, function, *args)
 
-    def post(self, function: Callable[[], Any], done: Callable[[BaseException | None], None]) -> None:
-        """Run `function` in a worker thread, then `done(error or None)` on the event loop. Unlike
-        `run`, this creates no coroutine.
+    def post(self, function: Callable[[], Any], on_done: Callable[[BaseException | None], None]) -> None:
+        """Run `function` in a worker thread, then call `on_done(error or None)` on the event loop.
+        Unlike `run`, this creates no coroutine.
 
         A function that has not started when the pool closes completes with a CancelledError.
         """
 
-        def finished(future: Future[Any]) -> None:
+        def on_finished(future: Future[Any]) -> None:
             error = CancelledError() if future.cancelled() else future.exception()
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(done, error)
+                self._loop.call_soon_threadsafe(on_done, error)
 
-        self._pool.submit(function).add_done_callback(finished)
+        self._pool.submit(function).add_done_callback(on_finished)
 
     def resize(self, threads: int) -> None:
         """Replace the pool. The previous pool completes its running and queued functions."""
         if threads != self._threads:
             self._threads = threads
             self._pool.shutdown(wait=False)
-            self._retired.append(self._pool)
+            self._retired_pools.append(self._pool)
             self._pool = _pool(threads)
 
     def close(self) -> None:
         """Block until the running functions complete; cancel the queued functions."""
-        for pool in (self._pool, *self._retired):
+        for pool in (self._pool, *self._retired_pools):
             pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -23,8 +23,8 @@ def assign(
     fixed_start: int | None = None,
     first_partition: int = 0,
 ) -> dict[int, tuple[int, ...]]:
-    """The replicas of each partition from `first_partition` on. The first replica is the preferred
-    leader.
+    """Return the replicas of each partition from `first_partition` on. The first replica is the
+    preferred leader. Raises KafkaError if the replicas cannot be placed.
 
     `brokers` are the live brokers with their racks. `fixed_start`, an index into the sorted
     brokers, replaces the random start when partitions are added to a topic.
@@ -46,20 +46,22 @@ def assign(
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     if racks and len(racks) < len(brokers):
         without_rack = ", ".join(str(broker) for broker in sorted(brokers) if broker not in racks)
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Not all brokers have a rack; without: {without_rack}.")
-    order = alternate_racks(racks) if racks else sorted(brokers)
-    start = random.randrange(len(order)) if fixed_start is None else fixed_start
-    shift = random.randrange(len(order)) if fixed_start is None else fixed_start
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"Not all brokers have a rack; brokers without a rack: {without_rack}."
+        )
+    ordered_brokers = alternate_racks(racks) if racks else sorted(brokers)
+    start = random.randrange(len(ordered_brokers)) if fixed_start is None else fixed_start
+    shift = random.randrange(len(ordered_brokers)) if fixed_start is None else fixed_start
     result: dict[int, tuple[int, ...]] = {}
     for partition in range(first_partition, first_partition + partitions):
-        if partition > 0 and partition % len(order) == 0:
+        if partition > 0 and partition % len(ordered_brokers) == 0:
             shift += 1
-        leader = (partition + start) % len(order)
+        leader = (partition + start) % len(ordered_brokers)
         if racks:
-            result[partition] = _spread(order, racks, leader, shift, replication_factor)
+            result[partition] = _spread(ordered_brokers, racks, leader, shift, replication_factor)
         else:
-            followers = (_follower(leader, shift, i, len(order)) for i in range(replication_factor - 1))
-            result[partition] = (order[leader], *(order[index] for index in followers))
+            followers = (_follower(leader, shift, i, len(ordered_brokers)) for i in range(replication_factor - 1))
+            result[partition] = (ordered_brokers[leader], *(ordered_brokers[index] for index in followers))
     return result
 
 
@@ -75,14 +77,14 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _spread(
-    order: Sequence[int], racks: Mapping[int, str], leader: int, shift: int, replication_factor: int
+    ordered_brokers: Sequence[int], racks: Mapping[int, str], leader: int, shift: int, replication_factor: int
 ) -> tuple[int, ...]:
     rack_count = len(set(racks.values()))
-    chosen = [order[leader]]
-    used_racks = {racks[order[leader]]}
+    chosen = [ordered_brokers[leader]]
+    used_racks = {racks[ordered_brokers[leader]]}
     step = 0
     while len(chosen) < replication_factor:
-        broker = order[_follower(leader, shift * rack_count, step, len(order))]
+        broker = ordered_brokers[_follower(leader, shift * rack_count, step, len(ordered_brokers))]
         step += 1
         if broker in chosen or (racks[broker] in used_racks and len(used_racks) < rack_count):
             continue
@@ -92,5 +94,6 @@ def _spread(
 
 
 def _follower(leader: int, shift: int, index: int, brokers: int) -> int:
-    """The position of the `index`-th follower. It is never the position of the leader."""
+    """Return the position of the `index`-th follower in the broker list. It is never the leader's
+    position."""
     return (leader + 1 + (shift + index) % (brokers - 1)) % brokers

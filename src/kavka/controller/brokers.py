@@ -1,12 +1,12 @@
-"""Broker failures: brokers that join, leave, restart and lose disks.
+"""Handles brokers that join, leave, restart and lose disks.
 
 A broker's epoch (the czxid of its registration) identifies one run of the broker. A broker with a
-new epoch has restarted, even if its registration was never seen missing. It first loses its
+new epoch has restarted, even if the controller never saw it unregistered. It first loses its
 leaderships and its place in every ISR, because it may have lost the unflushed end of its logs.
 
 A new controller does not have the broker epochs of its predecessor. But a state node with a broker
 in its ISR was written after that broker had registered. A broker whose epoch is above the zxid of
-the write has restarted since then (`restarted`).
+the write has restarted since then (`handle_restarts`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Brokers:
             self._context.add_broker(broker, epoch)
 
     async def _read(self) -> dict[int, tuple[BrokerRegistration, int]]:
-        """The registered brokers with their epochs. Nodes whose name is not a broker id are
+        """Return the registered brokers with their epochs. Nodes whose name is not a broker id are
         ignored."""
         term = self._term
         names = await term.tree.store.children(paths.BROKER_IDS, term.watch(events.BrokerChange()))
@@ -72,31 +72,31 @@ class Brokers:
                 logger.error("Ignoring broker %d: %s", broker_id, error)
         return registrations
 
-    async def changed(self) -> None:
+    async def process_changes(self) -> None:
         """Handle new, expired and recreated registrations."""
         term, known_epochs = self._term, dict(self._context.broker_epochs)
         registered = await self._read()
-        joined = [b for b in registered if b not in known_epochs]
-        lost = [b for b in known_epochs if b not in registered]
-        restarted = [b for b in registered if b in known_epochs and registered[b][1] != known_epochs[b]]
-        if joined:
-            self._register(joined, registered)
-            await self._started(joined)
-        if restarted:
-            logger.info("Restarted brokers: %s", restarted)
-            for broker_id in restarted:
+        joined_ids = [b for b in registered if b not in known_epochs]
+        lost_ids = [b for b in known_epochs if b not in registered]
+        restarted_ids = [b for b in registered if b in known_epochs and registered[b][1] != known_epochs[b]]
+        if joined_ids:
+            self._register(joined_ids, registered)
+            await self._on_started(joined_ids)
+        if restarted_ids:
+            logger.info("Restarted brokers: %s", restarted_ids)
+            for broker_id in restarted_ids:
                 term.disconnect(broker_id)
-            await self._failed(restarted)
-            self._register(restarted, registered)
-            await self._started(restarted)
-        if lost:
-            for broker_id in lost:
+            await self._on_failed(restarted_ids)
+            self._register(restarted_ids, registered)
+            await self._on_started(restarted_ids)
+        if lost_ids:
+            for broker_id in lost_ids:
                 term.disconnect(broker_id)
-            await self._failed(lost)
+            await self._on_failed(lost_ids)
 
-    async def restarted(self) -> None:
+    async def handle_restarts(self) -> None:
         """At the start of a term, remove brokers that restarted while there was no controller from
-        leaderships and ISRs, as `changed` does.
+        leaderships and ISRs, as `process_changes` does.
 
         Partitions with one replica are skipped: no other replica can lead, and no follower must
         truncate its log.
@@ -112,7 +112,7 @@ class Brokers:
         ]
         if partitions:
             logger.info("Brokers have restarted since the state of %d partitions was written", len(partitions))
-            await self._term.machines.partitions_to(partitions, PartitionState.ONLINE, self._elect_restarted)
+            await self._term.machines.move_partitions(partitions, PartitionState.ONLINE, self._elect_restarted)
 
     def _elect_restarted(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
         context = self._context
@@ -124,9 +124,9 @@ class Brokers:
             controller_epoch=context.epoch,
         )
 
-    async def modified(self, broker_id: int) -> None:
-        """Handle a changed registration. A recreated registration is a restart, which `changed`
-        handles."""
+    async def process_modification(self, broker_id: int) -> None:
+        """Handle a changed registration. A recreated registration is a restart, which
+        `process_changes` handles."""
         previous = self._context.brokers.get(broker_id)
         registered = (await self._registrations([broker_id])).get(broker_id)
         if previous is None or registered is None or registered[1] != self._context.broker_epochs[broker_id]:
@@ -140,53 +140,53 @@ class Brokers:
             self._context.add_broker(*registered[broker_id])
             self._term.connect(broker_id)
 
-    async def _started(self, ids: list[int]) -> None:
+    async def _on_started(self, ids: list[int]) -> None:
         logger.info("New brokers: %s", ids)
         batch = self._term.new_batch()
         batch.add_update_metadata([b for b in self._context.brokers if b not in ids], [])
         batch.send()
         batch.add_update_metadata(ids, self._context.all_partitions())
         batch.send()
-        await self._replicas_online(self._context.replicas_on(ids))
+        await self._on_replicas_online(self._context.replicas_on(ids))
         await self._term.reassignments.resume(lambda assignment: not set(ids).isdisjoint(assignment.target))
 
-    async def _failed(self, ids: list[int]) -> None:
+    async def _on_failed(self, ids: list[int]) -> None:
         logger.info("Lost brokers: %s", ids)
         for broker_id in ids:
             self._context.forget_broker(broker_id)
-        await self._replicas_offline(self._context.replicas_on(ids))
+        await self._on_replicas_offline(self._context.replicas_on(ids))
 
     # ---- replicas
 
-    async def _replicas_offline(self, replicas: Iterable[Replica]) -> None:
+    async def _on_replicas_offline(self, replicas: Iterable[Replica]) -> None:
         """Elect new leaders for replicas whose brokers or disks have failed, and remove the
         replicas from ISRs."""
         machines, context = self._term.machines, self._context
         replicas = list(replicas)
-        of_deleted_topics = [r for r in replicas if r.partition.topic in context.topics_to_delete]
-        of_other_topics = [r for r in replicas if r.partition.topic not in context.topics_to_delete]
+        replicas_to_delete = [r for r in replicas if r.partition.topic in context.topics_to_delete]
+        other_replicas = [r for r in replicas if r.partition.topic not in context.topics_to_delete]
         leaderless = [
             tp
-            for tp in dict.fromkeys(r.partition for r in of_other_topics)
+            for tp in dict.fromkeys(r.partition for r in other_replicas)
             if (leadership := context.leaderships.get(tp)) is not None
             and not context.is_online(Replica(tp, leadership.state.leader))
         ]
-        await machines.partitions_to(leaderless, PartitionState.OFFLINE)
+        await machines.move_partitions(leaderless, PartitionState.OFFLINE)
         await machines.bring_online(leaderless)
-        await machines.replicas_to(of_other_topics, ReplicaState.OFFLINE)
-        if of_deleted_topics:
-            await self._term.deletions.replicas_not_deleted(of_deleted_topics)
+        await machines.move_replicas(other_replicas, ReplicaState.OFFLINE)
+        if replicas_to_delete:
+            await self._term.deletions.on_replicas_not_deleted(replicas_to_delete)
         if not leaderless:
             self._term.send_metadata_to_all([])
 
-    async def _replicas_online(self, replicas: list[Replica]) -> None:
-        await self._term.machines.replicas_to(replicas, ReplicaState.ONLINE)
+    async def _on_replicas_online(self, replicas: list[Replica]) -> None:
+        await self._term.machines.move_replicas(replicas, ReplicaState.ONLINE)
         await self._term.machines.bring_online()
-        await self._term.deletions.replicas_online(replicas)
+        await self._term.deletions.on_replicas_online(replicas)
 
     # ---- disks
 
-    async def log_dirs_failed(self) -> None:
+    async def process_log_dir_failures(self) -> None:
         """Send LeaderAndIsr for all replicas of brokers that reported a failed disk. The responses
         contain the replicas that failed."""
         term, tree = self._term, self._term.tree
@@ -199,34 +199,35 @@ class Brokers:
                     broker_ids.add(paths.decode_log_dir_event(node[0]))
             except MalformedNode as error:
                 logger.warning("Ignoring %s: %s", path, error)
-        placed = (ReplicaState.ONLINE, ReplicaState.OFFLINE)
-        replicas = [r for r in self._context.replicas_on(broker_ids) if self._context.replica_state(r) in placed]
-        await term.machines.replicas_to(replicas, ReplicaState.ONLINE)
-        # The nodes are deleted last, so that the next controller finds them if this one fails.
+        placed_states = (ReplicaState.ONLINE, ReplicaState.OFFLINE)
+        replicas = [r for r in self._context.replicas_on(broker_ids) if self._context.replica_state(r) in placed_states]
+        await term.machines.move_replicas(replicas, ReplicaState.ONLINE)
+        # The nodes are deleted last, so that the next controller finds them if this controller
+        # fails.
         await tree.delete_all(nodes)
 
     async def on_leader_and_isr_response(self, received: events.LeaderAndIsrResponseReceived) -> None:
         context, broker_id = self._context, received.broker_id
         if not self._term.is_current(received):
             return
-        failed: set[Replica] = set()
-        recovered: list[Replica] = []
+        failed_replicas: set[Replica] = set()
+        recovered_replicas: list[Replica] = []
         for tp, code in _codes(received):
             replica = Replica(tp, broker_id)
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
-                failed.add(replica)
+                failed_replicas.add(replica)
             elif code == ErrorCode.NONE and replica in context.replicas_on_failed_disks:
-                recovered.append(replica)
-        if failed:
-            self._term.later(DISK_BACKOFF.delay(self._disk_retries + 1), events.RetryFailedDisks())
-        newly_failed = failed - context.replicas_on_failed_disks
-        context.replicas_on_failed_disks |= failed
+                recovered_replicas.append(replica)
+        if failed_replicas:
+            self._term.enqueue_after(DISK_BACKOFF.delay(self._disk_retries + 1), events.RetryFailedDisks())
+        newly_failed = failed_replicas - context.replicas_on_failed_disks
+        context.replicas_on_failed_disks |= failed_replicas
         if newly_failed:
-            await self._replicas_offline(sorted(newly_failed))
-        if recovered:
+            await self._on_replicas_offline(sorted(newly_failed))
+        if recovered_replicas:
             self._disk_retries = 0
-            context.replicas_on_failed_disks -= set(recovered)
-            await self._replicas_online(recovered)
+            context.replicas_on_failed_disks -= set(recovered_replicas)
+            await self._on_replicas_online(recovered_replicas)
 
     def retry_failed_disks(self) -> None:
         self._disk_retries += 1
@@ -248,19 +249,20 @@ class Brokers:
             if partition.delete_partition
         ]
         codes = {TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors}
-        deleted: list[Replica] = []
-        failed: list[Replica] = []
+        deleted_replicas: list[Replica] = []
+        failed_replicas: list[Replica] = []
         for tp in deletions:
             is_deleted = codes.get(tp, response.error_code) == ErrorCode.NONE
-            (deleted if is_deleted else failed).append(Replica(tp, broker_id))
-        if failed:
-            await self._term.deletions.replicas_not_deleted(failed)
-        if deleted:
-            await self._term.deletions.replicas_deleted(deleted)
+            (deleted_replicas if is_deleted else failed_replicas).append(Replica(tp, broker_id))
+        if failed_replicas:
+            await self._term.deletions.on_replicas_not_deleted(failed_replicas)
+        if deleted_replicas:
+            await self._term.deletions.on_replicas_deleted(deleted_replicas)
 
 
 def _codes(received: events.LeaderAndIsrResponseReceived) -> Collection[tuple[TopicPartition, int]]:
-    """The error code of each partition. From v5 on, the response has topic ids instead of names."""
+    """Return the error code of each partition. From v5 on, the response has topic ids instead of
+    names."""
     names = {topic.topic_id: topic.topic_name for topic in received.request.topic_states}
     response = received.response
     by_name = [(TopicPartition(e.topic_name, e.partition_index), e.error_code) for e in response.partition_errors]

@@ -66,7 +66,7 @@ class BrokerSender:
     def enqueue(self, request: ControlRequest, on_response: OnResponse) -> None:
         self._queue.put_nowait((request, on_response))
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until all requests so far have a response."""
         await self._queue.join()
 

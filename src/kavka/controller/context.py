@@ -23,8 +23,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The content of a state node with its version. `zxid` is that of the last write, or -1 if this
-    controller created the node."""
+    """The content of a state node with its version. `zxid` is the zxid of the last write, or -1 if
+    this controller created the node."""
 
     state: PartitionStateNode
     partition_epoch: int

@@ -21,9 +21,9 @@ from kavka.common.types import TopicPartition
 from kavka.controller import events
 from kavka.controller.channel import BrokerChannel
 from kavka.controller.context import ControllerContext
-from kavka.controller.elections import Elected
+from kavka.controller.elections import ElectionResults
 from kavka.controller.events import Event, EventQueue
-from kavka.controller.features import FeatureUpdate, Updated
+from kavka.controller.features import FeatureUpdate, FeatureUpdateResult
 from kavka.controller.term import ControllerSettings, Term
 from kavka.controller.tree import ControllerMoved
 from kavka.metadata import paths
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 NO_CONTROLLER = -1
 RETRY_AFTER_S = 1.0
-# How long a controlled shutdown waits for the acknowledgements of the new leaders.
-HAND_OVER_S = 5.0
+# How long a controlled shutdown waits until the new leaders have acknowledged their requests.
+HAND_OVER_TIMEOUT_S = 5.0
 
 Result = TypeVar("Result")
 
@@ -72,10 +72,10 @@ class Controller:
         self._clock = clock or SystemClock()
         self._queue = EventQueue(self._process)
         self._term: Term | None = None
-        self._beginning: Term | None = None
-        self._no_context = ControllerContext()
-        self._ending: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._starting_term: Term | None = None
+        self._empty_context = ControllerContext()
+        self._ending_tasks: set[asyncio.Task[None]] = set()
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     # ---- interface for other parts of the broker
 
@@ -86,28 +86,29 @@ class Controller:
 
     @property
     def context(self) -> ControllerContext:
-        """The controller's state; empty while it is not active."""
-        term = self._term or self._beginning
-        return term.context if term is not None else self._no_context
+        """The controller's state; empty while this broker is not the controller."""
+        term = self._term or self._starting_term
+        return term.context if term is not None else self._empty_context
 
     def start(self) -> None:
         """Take part in elections. Called when the broker has registered, also in a new session."""
         self._queue.start()
         self._queue.put(events.Startup())
 
-    def session_lost(self) -> None:
+    def on_session_lost(self) -> None:
         """End the term, because all ephemeral nodes of this broker have expired. The broker takes
         part in the next election as soon as the store is reachable."""
         self._end_term()
         self.active_id = NO_CONTROLLER
         self._queue.put(events.ControllerChange())
 
-    async def settled(self) -> None:
-        """Wait until all events so far are processed and this broker has received the requests."""
-        await self._queue.drained()
+    async def wait_until_idle(self) -> None:
+        """Wait until all events so far are processed and this broker has responded to their
+        requests."""
+        await self._queue.wait_until_drained()
         if self._term is not None:
             await self._term.wait_until_acknowledged(self.broker_id)
-            await self._queue.drained()
+            await self._queue.wait_until_drained()
 
     async def stop(self) -> None:
         unprocessed = await self._queue.stop()
@@ -115,35 +116,35 @@ class Controller:
         self.active_id = NO_CONTROLLER
         for event in unprocessed:
             _fail(event, not_controller())
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._ending_tasks, return_exceptions=True)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until the condition on this broker's metadata is true. Returns False after the
         timeout."""
         if condition():
             return True
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[waiting] = condition
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = condition
         try:
-            await asyncio.wait_for(waiting, timeout_s)
+            await asyncio.wait_for(waiter, timeout_s)
         except TimeoutError:
             return False
         finally:
-            self._waiting.pop(waiting, None)
+            self._waiters.pop(waiter, None)
         return True
 
-    def check_waiting(self) -> None:
+    def check_waiters(self) -> None:
         """Check the conditions of `wait_until`. Called when this broker's metadata has changed."""
-        for waiting, condition in list(self._waiting.items()):
-            if not waiting.done() and condition():
-                waiting.set_result(None)
+        for waiter, condition in list(self._waiters.items()):
+            if not waiter.done() and condition():
+                waiter.set_result(None)
 
-    async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
-        return await self._call("AlterPartition", lambda term: term.isr.alter(request, version))
+    async def alter_partition(self, request: AlterPartitionRequest, api_version: int) -> AlterPartitionResponse:
+        return await self._call("AlterPartition", lambda term: term.isr.alter(request, api_version))
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
         """Move the leaderships of a broker to other brokers. Returns the partitions that no other
-        replica can lead."""
+        replica can lead. Raises KafkaError if the broker epoch is stale."""
 
         async def work(term: Term) -> tuple[list[TopicPartition], list[Awaitable[None]]]:
             remaining, leaders = await term.shutdowns.hand_over(broker_id, broker_epoch)
@@ -152,11 +153,11 @@ class Controller:
         remaining, acknowledgements = await self._call("ControlledShutdown", work)
         # The broker serves its partitions until it gets the response, so that there is no gap.
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*acknowledgements), HAND_OVER_S)
+            await asyncio.wait_for(asyncio.gather(*acknowledgements), HAND_OVER_TIMEOUT_S)
         return remaining
 
-    async def elect_leaders(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
-        return await self._call("ElectLeaders", lambda term: term.elections.elect(kind, partitions))
+    async def elect_leaders(self, election_type: int, partitions: Iterable[TopicPartition] | None) -> ElectionResults:
+        return await self._call("ElectLeaders", lambda term: term.elections.elect(election_type, partitions))
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool
@@ -172,28 +173,31 @@ class Controller:
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool, all_or_none: bool
-    ) -> Updated:
+    ) -> FeatureUpdateResult:
         return await self._call(
             "UpdateFeatures",
             lambda term: term.features.update(updates, validate_only=validate_only, all_or_none=all_or_none),
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """Allocate a block of producer ids to a broker."""
+        """Allocate a block of producer ids to a broker. Raises KafkaError if the broker is not
+        registered with this epoch."""
 
         async def work(term: Term) -> ProducerIdBlock:
             epoch = term.context.broker_epochs.get(broker_id)
             if epoch is None:
                 raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
             if epoch != broker_epoch:
-                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again since.")
+                raise KafkaError(
+                    ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again with a newer epoch."
+                )
             return await allocate_producer_ids(self._store, broker_id)
 
         return await self._call("AllocateProducerIds", work)
 
-    def unclean_election_enabled(self, topic: str | None = None) -> None:
-        """Called when the settings of a topic, or of all topics (None), may allow unclean
-        elections."""
+    def on_unclean_election_enabled(self, topic: str | None = None) -> None:
+        """Elect leaders, because the settings of a topic, or of all topics (None), may now allow
+        unclean elections."""
         if self._term is not None:
             self._queue.put(events.UncleanEnabled(topic))
 
@@ -241,7 +245,7 @@ class Controller:
                 self._restart_term(f"The controller could not start its term: {error!r}")
             _fail(event, error)
             raise
-        self.check_waiting()
+        self.check_waiters()
 
     async def _process_in(self, term: Term, event: Event) -> None:
         match event:
@@ -250,21 +254,21 @@ class Controller:
                 if not event.future.done():
                     event.future.set_result(result)
             case events.BrokerChange():
-                await term.brokers.changed()
+                await term.brokers.process_changes()
             case events.BrokerModification(broker_id):
-                await term.brokers.modified(broker_id)
+                await term.brokers.process_modification(broker_id)
             case events.TopicChange():
-                await term.topics.changed()
+                await term.topics.process_changes()
             case events.TopicModification():
-                await term.topics.modified()
+                await term.topics.process_modifications()
             case events.TopicDeletion():
-                await term.topics.marked()
+                await term.topics.process_deletion_marks()
             case events.LogDirFailure():
-                await term.brokers.log_dirs_failed()
+                await term.brokers.process_log_dir_failures()
             case events.IsrNotification():
-                await term.isr.notified()
+                await term.isr.process_notifications()
             case events.IsrChanged():
-                await term.reassignments.isr_changed(event.partitions if event.term is term else ())
+                await term.reassignments.on_isr_changed(event.partitions if event.term is term else ())
             case events.PreferredElection():
                 await term.elections.process_node()
             case events.ReassignmentNode():
@@ -272,7 +276,7 @@ class Controller:
             case events.AutoRebalance():
                 await term.elections.rebalance()
             case events.UncleanEnabled(topic):
-                await term.elections.unclean_enabled(topic)
+                await term.elections.on_unclean_enabled(topic)
             case events.LeaderAndIsrResponseReceived():
                 await term.brokers.on_leader_and_isr_response(event)
             case events.StopReplicaResponseReceived():
@@ -281,7 +285,8 @@ class Controller:
                 term.brokers.retry_failed_disks()
 
     def _restart_term(self, reason: str) -> None:
-        """End the term and schedule a new one, because the result of the last writes is unknown."""
+        """End the term and schedule a new term, because the result of the last writes is
+        unknown."""
         logger.warning("%s; the controller reloads the metadata in %g s", reason, RETRY_AFTER_S)
         self._end_term()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._queue.put, events.ControllerChange())
@@ -330,25 +335,25 @@ class Controller:
             )
 
     async def _begin_term(self) -> None:
-        term = self._beginning = Term(
-            self.broker_id, self._store, self._channel_to, self._settings, self._queue.put, self.check_waiting
+        term = self._starting_term = Term(
+            self.broker_id, self._store, self._channel_to, self._settings, self._queue.put, self.check_waiters
         )
         try:
             await term.begin()
             if not term.has_ended:
-                self._term, self._beginning = term, None
+                self._term, self._starting_term = term, None
         finally:
             if self._term is not term:
                 self._end_term()
 
     def _end_term(self) -> None:
-        terms = [term for term in (self._term, self._beginning) if term is not None]
-        self._term = self._beginning = None
+        terms = [term for term in (self._term, self._starting_term) if term is not None]
+        self._term = self._starting_term = None
         for term in terms:
             logger.info("This broker is no longer the controller")
             for task in term.end():
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+                self._ending_tasks.add(task)
+                task.add_done_callback(self._ending_tasks.discard)
 
 
 def not_controller() -> KafkaError:

@@ -38,23 +38,23 @@ class TopicDeletions:
     _send_metadata: Callable[[Iterable[TopicPartition]], Any]
     _on_deleted: Callable[[str], Any]
 
-    async def replicas_deleted(self, replicas: Iterable[Replica]) -> None:
+    async def on_replicas_deleted(self, replicas: Iterable[Replica]) -> None:
         """Called when a broker has deleted the files of these replicas."""
         started = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_STARTED]
-        await self._machines.replicas_to(started, ReplicaState.DELETION_SUCCESSFUL)
+        await self._machines.move_replicas(started, ReplicaState.DELETION_SUCCESSFUL)
         await self.resume()
 
-    async def replicas_not_deleted(self, replicas: Iterable[Replica]) -> None:
+    async def on_replicas_not_deleted(self, replicas: Iterable[Replica]) -> None:
         """Called when the broker or the disk of these replicas failed during the deletion."""
         failed = [r for r in replicas if r.partition.topic in self._context.topics_to_delete]
-        await self._machines.replicas_to(
+        await self._machines.move_replicas(
             [r for r in failed if self._context.replica_state(r) is ReplicaState.DELETION_STARTED],
             ReplicaState.DELETION_INELIGIBLE,
         )
         self._context.topics_not_deletable_now.update(r.partition.topic for r in failed)
         await self.resume()
 
-    async def replicas_online(self, replicas: Iterable[Replica]) -> None:
+    async def on_replicas_online(self, replicas: Iterable[Replica]) -> None:
         """Continue the deletions that waited for these replicas."""
         await self.resume_for({r.partition.topic for r in replicas})
 
@@ -66,7 +66,9 @@ class TopicDeletions:
             await self.resume()
 
     async def resume(self) -> None:
-        ready: list[str] = []
+        """Complete the deletions that all brokers have confirmed. Start or retry the deletions that
+        are not blocked."""
+        ready_topics: list[str] = []
         for topic in sorted(self._context.topics_to_delete):
             replicas = list(self._context.replicas(self._context.partitions_of([topic])))
             states = {self._context.replica_state(r) for r in replicas}
@@ -76,16 +78,16 @@ class TopicDeletions:
             if ReplicaState.DELETION_STARTED in states or topic in self._context.topics_not_deletable_now:
                 continue
             ineligible = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_INELIGIBLE]
-            await self._machines.replicas_to(ineligible, ReplicaState.OFFLINE)
-            ready.append(topic)
-        if ready:
-            await self._delete(ready)
+            await self._machines.move_replicas(ineligible, ReplicaState.OFFLINE)
+            ready_topics.append(topic)
+        if ready_topics:
+            await self._delete(ready_topics)
 
     async def _delete(self, topics: list[str]) -> None:
         new_topics = [topic for topic in topics if topic not in self._context.topics_being_deleted]
         partitions = self._context.partitions_of(new_topics)
-        await self._machines.partitions_to(partitions, PartitionState.OFFLINE)
-        await self._machines.partitions_to(partitions, PartitionState.NON_EXISTENT)
+        await self._machines.move_partitions(partitions, PartitionState.OFFLINE)
+        await self._machines.move_partitions(partitions, PartitionState.NON_EXISTENT)
         self._context.topics_being_deleted.update(new_topics)
         self._send_metadata(self._context.partitions_of(topics))
         await self._delete_replicas(topics)
@@ -98,20 +100,20 @@ class TopicDeletions:
                 unreachable.append(replica)
             elif self._context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
                 reachable.append(replica)
-        await self._machines.replicas_to(
+        await self._machines.move_replicas(
             [r for r in unreachable if self._context.replica_state(r) is ReplicaState.OFFLINE],
             ReplicaState.DELETION_INELIGIBLE,
         )
-        await self._machines.replicas_to(reachable, ReplicaState.OFFLINE)
-        await self._machines.replicas_to(reachable, ReplicaState.DELETION_STARTED)
-        blocked = {r.partition.topic for r in unreachable}
-        if blocked:
-            logger.info("Deletion waits for unreachable replicas of topics %s", ", ".join(sorted(blocked)))
-            self._context.topics_not_deletable_now |= blocked
+        await self._machines.move_replicas(reachable, ReplicaState.OFFLINE)
+        await self._machines.move_replicas(reachable, ReplicaState.DELETION_STARTED)
+        blocked_topics = {r.partition.topic for r in unreachable}
+        if blocked_topics:
+            logger.info("The deletion of topics %s waits for unreachable replicas", ", ".join(sorted(blocked_topics)))
+            self._context.topics_not_deletable_now |= blocked_topics
 
     async def _complete(self, topic: str) -> None:
         replicas = list(self._context.replicas(self._context.partitions_of([topic])))
-        await self._machines.replicas_to(replicas, ReplicaState.NON_EXISTENT)
+        await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)
         # The mark is removed last, so that a new controller continues after a crash at any point.
         for path in (paths.topic_config(topic), paths.topic(topic), paths.delete_topic(topic)):
             await self._tree.delete_tree(path)

@@ -34,7 +34,7 @@ def offline(
     An unclean leader is the only member of the ISR and is marked as recovering, because records may
     be lost.
     """
-    leader = _first(replicas, live, state.isr)
+    leader = _first_eligible(replicas, live, state.isr)
     if leader is not None:
         return _led_by(state, leader, tuple(r for r in state.isr if r in live), controller_epoch)
     leader = next((r for r in replicas if r in live), None) if unclean else None
@@ -47,19 +47,18 @@ def restarted(
     state: PartitionStateNode,
     replicas: Sequence[int],
     live: Container[int],
-    renewed: Container[int],
+    restarted_brokers: Container[int],
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """Elect a leader after `renewed` brokers have restarted, which may have lost the end of their
-    logs.
+    """Elect a leader after the `restarted_brokers` may have lost the end of their logs.
 
     The live members that have not restarted are the new ISR. If all live members have restarted,
     they stay in the ISR, because it is unknown which member has the longest log.
     """
     live_isr = tuple(r for r in state.isr if r in live)
-    isr = tuple(r for r in live_isr if r not in renewed) or live_isr
-    leader = state.leader if state.leader in isr else _first(replicas, live, isr)
+    isr = tuple(r for r in live_isr if r not in restarted_brokers) or live_isr
+    leader = state.leader if state.leader in isr else _first_eligible(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 
 
@@ -67,7 +66,7 @@ def preferred(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
     """Elect the first replica, if it is live and in sync."""
-    leader = _first(replicas[:1], live, state.isr)
+    leader = _first_eligible(replicas[:1], live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
 
@@ -75,7 +74,7 @@ def reassigned(
     state: PartitionStateNode, target: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
     """Elect one of the replicas in `target`, to which the partition is being reassigned."""
-    leader = _first(target, live, state.isr)
+    leader = _first_eligible(target, live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
 
@@ -90,12 +89,13 @@ def controlled_shutdown(
     """Elect another replica when the leader shuts down. Removes all brokers that are shutting down
     from the ISR."""
     isr = tuple(r for r in state.isr if r not in shutting_down)
-    leader = _first(replicas, live, isr)
+    leader = _first_eligible(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 
 
 def without_replica(state: PartitionStateNode, replica: int, controller_epoch: int) -> PartitionStateNode | None:
-    """Remove `replica` from the ISR and from the leadership. Returns None if it has neither.
+    """Remove `replica` from the ISR and from the leadership. Returns None if it is neither the
+    leader nor in the ISR.
 
     The last member stays in the ISR, because no other replica is known to have all records.
     """
@@ -106,7 +106,7 @@ def without_replica(state: PartitionStateNode, replica: int, controller_epoch: i
     return _led_by(state, leader, isr, controller_epoch)
 
 
-def _first(replicas: Sequence[int], live: Container[int], isr: Container[int]) -> int | None:
+def _first_eligible(replicas: Sequence[int], live: Container[int], isr: Container[int]) -> int | None:
     return next((r for r in replicas if r in live and r in isr), None)
 
 

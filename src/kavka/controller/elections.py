@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 PREFERRED, UNCLEAN = 0, 1
 # Delay before a new controller checks the leader balance: brokers may still be starting.
-FIRST_CHECK_S = 5.0
+FIRST_CHECK_DELAY_S = 5.0
 
 # The new leader of each partition, or the error.
-Elected = dict[TopicPartition, int | KafkaError]
+ElectionResults = dict[TopicPartition, int | KafkaError]
 
 
 class LeaderElections:
@@ -35,30 +35,31 @@ class LeaderElections:
         self._term = term
         self._context = term.context
 
-    async def elect(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
-        """Handle ElectLeaders for these partitions, or for all partitions (None)."""
-        if kind not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
+    async def elect(self, election_type: int, partitions: Iterable[TopicPartition] | None) -> ElectionResults:
+        """Handle ElectLeaders for these partitions, or for all partitions (None). Raises
+        INVALID_REQUEST for an unknown election type."""
+        if election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}.")
         context = self._context
-        results: Elected = {}
+        results: ElectionResults = {}
         electable: list[TopicPartition] = []
         for tp in dict.fromkeys(context.all_partitions() if partitions is None else partitions):
             if not context.replicas_of(tp):
                 results[tp] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
             elif tp.topic in context.topics_to_delete:
                 results[tp] = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
-            elif not self._is_needed(kind, tp):
+            elif not self._is_needed(election_type, tp):
                 results[tp] = KafkaError(
                     ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
                 )
             else:
                 electable.append(tp)
-        rule = self._preferred if kind == PREFERRED else self._term.machines.offline_election(unclean=True)
-        elected = await self._term.machines.partitions_to(electable, PartitionState.ONLINE, rule)
+        elect = self._preferred if election_type == PREFERRED else self._term.machines.offline_election(unclean=True)
+        elected = await self._term.machines.move_partitions(electable, PartitionState.ONLINE, elect)
         for tp in electable:
             if tp in elected:
                 results[tp] = context.leaderships[tp].state.leader
-            elif kind == PREFERRED:
+            elif election_type == PREFERRED:
                 results[tp] = KafkaError(
                     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                     f"The preferred leader of {tp} is not alive or not in sync.",
@@ -67,12 +68,12 @@ class LeaderElections:
                 results[tp] = KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {tp} is alive.")
         return results
 
-    def _is_needed(self, kind: int, tp: TopicPartition) -> bool:
+    def _is_needed(self, election_type: int, tp: TopicPartition) -> bool:
         leadership = self._context.leaderships.get(tp)
         if leadership is None:
             return True
         leader = leadership.state.leader
-        if kind == PREFERRED:
+        if election_type == PREFERRED:
             return leader != self._context.replicas_of(tp)[0]
         return not self._context.is_online(Replica(tp, leader))
 
@@ -96,7 +97,7 @@ class LeaderElections:
         except NoNode:
             return
         except MalformedNode as error:
-            logger.error("Removing %s: %s", path, error)
+            logger.error("Removing the malformed node %s: %s", path, error)
             partitions = []
         for tp, result in (await self.elect(PREFERRED, partitions)).items():
             if isinstance(result, KafkaError) and result.code != ErrorCode.ELECTION_NOT_NEEDED:
@@ -113,7 +114,7 @@ class LeaderElections:
             if settings.auto_rebalance() and not self._context.reassigning:
                 await self._rebalance(settings.imbalance_percent())
         finally:
-            self._term.later(settings.imbalance_check_s(), events.AutoRebalance())
+            self._term.enqueue_after(settings.imbalance_check_s(), events.AutoRebalance())
 
     async def _rebalance(self, allowed_percent: float) -> None:
         context = self._context
@@ -132,9 +133,9 @@ class LeaderElections:
             electable = [tp for tp in imbalanced if self._preferred(tp, context.leaderships[tp].state) is not None]
             if electable:
                 logger.info("Moving %d leaderships back to broker %d", len(electable), broker_id)
-                await self._term.machines.partitions_to(electable, PartitionState.ONLINE, self._preferred)
+                await self._term.machines.move_partitions(electable, PartitionState.ONLINE, self._preferred)
 
-    async def unclean_enabled(self, topic: str | None) -> None:
+    async def on_unclean_enabled(self, topic: str | None) -> None:
         """Elect leaders for leaderless partitions of one topic, or of all topics (None), after
         unclean elections may have been enabled."""
         context = self._context

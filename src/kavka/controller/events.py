@@ -167,7 +167,7 @@ class EventQueue:
     def put(self, event: Event) -> None:
         self._events.put_nowait(event)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until all events so far, and the events that they enqueue, are processed."""
         await self._events.join()
 

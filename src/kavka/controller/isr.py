@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANY_EPOCH = -1
-# From this version on, topics have ids, and an ineligible replica has a separate error code.
-BY_TOPIC_ID = 2
-WITH_BROKER_EPOCHS = 3
+# From this AlterPartition version on, topics have ids, and an ineligible replica has a separate
+# error code.
+MIN_TOPIC_ID_VERSION = 2
+MIN_BROKER_EPOCH_VERSION = 3
 
 
 class IsrChanges:
@@ -42,7 +43,7 @@ class IsrChanges:
         self._term = term
         self._context = term.context
 
-    async def alter(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+    async def alter(self, request: AlterPartitionRequest, api_version: int) -> AlterPartitionResponse:
         """Handle AlterPartition. Raises KafkaError if the broker epoch is stale."""
         context = self._context
         if context.broker_epochs.get(request.broker_id) != request.broker_epoch:
@@ -55,22 +56,22 @@ class IsrChanges:
         for topic in request.topics:
             topic_result = AlterPartitionResponseTopicData(topic_name=topic.topic_name, topic_id=topic.topic_id)
             response.topics.append(topic_result)
-            name = context.topic_names.get(topic.topic_id) if version >= BY_TOPIC_ID else topic.topic_name
-            for requested in topic.partitions:
-                partition = AlterPartitionResponsePartitionData(partition_index=requested.partition_index)
+            name = context.topic_names.get(topic.topic_id) if api_version >= MIN_TOPIC_ID_VERSION else topic.topic_name
+            for requested_partition in topic.partitions:
+                partition = AlterPartitionResponsePartitionData(partition_index=requested_partition.partition_index)
                 topic_result.partitions.append(partition)
                 if name is None:
                     partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
                     continue
-                tp = TopicPartition(name, requested.partition_index)
+                tp = TopicPartition(name, requested_partition.partition_index)
                 leadership = context.leaderships.get(tp)
                 if leadership is None:
                     partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
-                state = self._requested_state(requested, version, leadership)
-                code = self._check(tp, request.broker_id, requested, state, version, leadership)
+                state = self._requested_state(requested_partition, api_version, leadership)
+                code = self._check(tp, request.broker_id, requested_partition, state, api_version, leadership)
                 if code is None:
-                    _fill(partition, leadership)
+                    _fill_result(partition, leadership)
                 elif code is ErrorCode.NONE:
                     changes[tp], results[tp] = state, partition
                 else:
@@ -79,35 +80,40 @@ class IsrChanges:
         return response
 
     def _requested_state(
-        self, requested: AlterPartitionRequestPartitionData, version: int, current: Leadership
+        self, requested_partition: AlterPartitionRequestPartitionData, api_version: int, current: Leadership
     ) -> PartitionStateNode:
         isr = (
-            [b.broker_id for b in requested.new_isr_with_epochs] if version >= WITH_BROKER_EPOCHS else requested.new_isr
+            [b.broker_id for b in requested_partition.new_isr_with_epochs]
+            if api_version >= MIN_BROKER_EPOCH_VERSION
+            else requested_partition.new_isr
         )
         return PartitionStateNode(
             current.state.leader,
-            requested.leader_epoch,
+            requested_partition.leader_epoch,
             tuple(isr),
             self._context.epoch,
             # Version 0 has no recovery state.
-            requested.leader_recovery_state if version >= 1 else RECOVERED,
+            requested_partition.leader_recovery_state if api_version >= 1 else RECOVERED,
         )
 
     def _check(
         self,
         tp: TopicPartition,
         broker_id: int,
-        requested: AlterPartitionRequestPartitionData,
+        requested_partition: AlterPartitionRequestPartitionData,
         state: PartitionStateNode,
-        version: int,
+        api_version: int,
         current: Leadership,
     ) -> ErrorCode | None:
         """Returns NONE if the change can be written, None if there is no change, else the error."""
         current_state, context = current.state, self._context
-        if requested.leader_epoch > current_state.leader_epoch or requested.partition_epoch > current.partition_epoch:
+        if (
+            requested_partition.leader_epoch > current_state.leader_epoch
+            or requested_partition.partition_epoch > current.partition_epoch
+        ):
             # The leader has a newer state than this controller, so there is a newer controller.
             return ErrorCode.NOT_CONTROLLER
-        if requested.leader_epoch < current_state.leader_epoch:
+        if requested_partition.leader_epoch < current_state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if broker_id != current_state.leader:
             return ErrorCode.INVALID_REQUEST
@@ -116,7 +122,7 @@ class IsrChanges:
             and state.leader_recovery_state == current_state.leader_recovery_state
         ):
             return None
-        if requested.partition_epoch < current.partition_epoch:
+        if requested_partition.partition_epoch < current.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
         replicas = context.replicas_of(tp)
         if len(set(state.isr)) != len(state.isr) or broker_id not in state.isr or not set(state.isr) <= set(replicas):
@@ -127,15 +133,19 @@ class IsrChanges:
             len(state.isr) > 1 or current_state.leader_recovery_state == RECOVERED
         ):
             return ErrorCode.INVALID_REQUEST
-        with_epochs = requested.new_isr_with_epochs if version >= WITH_BROKER_EPOCHS else []
-        epochs = {b.broker_id: b.broker_epoch for b in with_epochs}
+        members_with_epochs = requested_partition.new_isr_with_epochs if api_version >= MIN_BROKER_EPOCH_VERSION else []
+        epochs = {b.broker_id: b.broker_epoch for b in members_with_epochs}
         for member in state.isr:
             epoch = epochs.get(member, ANY_EPOCH)
             # A leader that is shutting down may stay in the ISR: if it is the last member, only a
             # replica that it adds can replace it.
             is_eligible = context.is_live(member) or (member in current_state.isr and member in context.brokers)
             if not is_eligible or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
-                return ErrorCode.INELIGIBLE_REPLICA if version >= BY_TOPIC_ID else ErrorCode.OPERATION_NOT_ATTEMPTED
+                return (
+                    ErrorCode.INELIGIBLE_REPLICA
+                    if api_version >= MIN_TOPIC_ID_VERSION
+                    else ErrorCode.OPERATION_NOT_ATTEMPTED
+                )
         return ErrorCode.NONE
 
     async def _write(
@@ -151,13 +161,13 @@ class IsrChanges:
             if leadership is None:
                 partition.error_code = int(ErrorCode.INVALID_UPDATE_VERSION)
             else:
-                _fill(partition, leadership)
+                _fill_result(partition, leadership)
         self._term.send_metadata_to_all(written)
         self._term.put(events.IsrChanged(self._term, tuple(written)))
 
     # ---- brokers that write the state nodes themselves
 
-    async def notified(self) -> None:
+    async def process_notifications(self) -> None:
         """Read the state nodes that old brokers have changed."""
         term, tree = self._term, self._term.tree
         names = await tree.store.children(paths.ISR_CHANGES, term.watch(events.IsrNotification()))
@@ -173,11 +183,11 @@ class IsrChanges:
         if existing:
             await tree.refresh_states(existing)
             term.send_metadata_to_all(existing)
-            await term.reassignments.isr_changed(existing)
+            await term.reassignments.on_isr_changed(existing)
         await tree.delete_all(nodes)
 
 
-def _fill(partition: AlterPartitionResponsePartitionData, leadership: Leadership) -> None:
+def _fill_result(partition: AlterPartitionResponsePartitionData, leadership: Leadership) -> None:
     state = leadership.state
     partition.leader_id = state.leader
     partition.leader_epoch = state.leader_epoch

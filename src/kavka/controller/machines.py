@@ -34,7 +34,7 @@ class StateMachines:
 
     # ---- partitions
 
-    async def partitions_to(
+    async def move_partitions(
         self, partitions: Iterable[TopicPartition], target: PartitionState, elect: ChangeState | None = None
     ) -> set[TopicPartition]:
         """Move partitions to a state. A partition without such a transition is logged and keeps its
@@ -44,7 +44,7 @@ class StateMachines:
         election after a leader failure.
         """
         batch = self._new_batch()
-        led: set[TopicPartition] = set()
+        with_leader: set[TopicPartition] = set()
         by_action: dict[PartitionAction, list[TopicPartition]] = {}
         for tp in partitions:
             try:
@@ -60,12 +60,12 @@ class StateMachines:
                 self._context.partition_states[tp] = target
         try:
             if new_partitions := by_action.get(PartitionAction.INITIALISE):
-                led |= await self._initialise(new_partitions, batch)
+                with_leader |= await self._initialise(new_partitions, batch)
             if leaderless := by_action.get(PartitionAction.ELECT):
-                led |= await self._elect(leaderless, elect or self.offline_election(), batch)
+                with_leader |= await self._elect(leaderless, elect or self.offline_election(), batch)
         finally:
             batch.send()
-        return led
+        return with_leader
 
     async def bring_online(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Elect leaders for all leaderless partitions, or for those in `partitions`."""
@@ -77,7 +77,7 @@ class StateMachines:
             for tp in partitions
             if self._context.state_of(tp) in leaderless_states and tp.topic not in self._context.topics_to_delete
         ]
-        await self.partitions_to(leaderless, PartitionState.ONLINE)
+        await self.move_partitions(leaderless, PartitionState.ONLINE)
 
     def offline_election(self, *, unclean: bool = False) -> ChangeState:
         """The election after a leader failure. `unclean` overrides the topic's setting."""
@@ -104,34 +104,36 @@ class StateMachines:
         parents += [paths.partition(tp) for tp in chosen]
         states = [Create(paths.partition_state(tp), state.encode()) for tp, state in chosen.items()]
         outcomes = await self._tree.write([Create(path) for path in parents] + states)
-        led: set[TopicPartition] = set()
+        with_leader: set[TopicPartition] = set()
         for (tp, state), outcome in zip(chosen.items(), outcomes[len(parents) :], strict=True):
             if isinstance(outcome, StoreError):
                 logger.error("Cannot write the state of %s: %s", tp, outcome)
                 continue
-            self._lead(tp, Leadership(state, 0), batch, is_new=True)
-            led.add(tp)
-        return led
+            self._set_leadership(tp, Leadership(state, 0), batch, is_new=True)
+            with_leader.add(tp)
+        return with_leader
 
     async def _elect(
         self, partitions: list[TopicPartition], elect: ChangeState, batch: RequestBatch
     ) -> set[TopicPartition]:
         elected = await self._tree.change_states(partitions, elect)
         for tp, leadership in elected.items():
-            self._lead(tp, leadership, batch)
+            self._set_leadership(tp, leadership, batch)
         failed = [tp for tp in partitions if tp not in elected]
         if failed:
             logger.error("No live replica is eligible to lead %s", ", ".join(map(str, failed)))
         return set(elected)
 
-    def _lead(self, tp: TopicPartition, leadership: Leadership, batch: RequestBatch, *, is_new: bool = False) -> None:
+    def _set_leadership(
+        self, tp: TopicPartition, leadership: Leadership, batch: RequestBatch, *, is_new: bool = False
+    ) -> None:
         self._context.leaderships[tp] = leadership
         self._context.partition_states[tp] = PartitionState.ONLINE
         batch.add_leader_and_isr(self._context.replicas_of(tp), tp, leadership, is_new=is_new)
 
     # ---- replicas
 
-    async def replicas_to(self, replicas: Iterable[Replica], target: ReplicaState) -> None:
+    async def move_replicas(self, replicas: Iterable[Replica], target: ReplicaState) -> None:
         """Move replicas to a state. A replica without such a transition is logged and keeps its
         state."""
         batch = self._new_batch()

@@ -22,7 +22,7 @@ class PartitionState(Enum):
 
 class PartitionAction(Enum):
     NOTE = "only the controller's memory changes"
-    INITIALISE = "the first live replica leads, all live ones are the ISR; the state node is created"
+    INITIALISE = "the first live replica leads, all live replicas are the ISR; the state node is created"
     ELECT = "a leader is elected and written to the state node with the next leader epoch"
 
 

@@ -27,7 +27,7 @@ from kavka.controller import election, events
 from kavka.controller.context import Replica
 from kavka.controller.partition_states import PartitionState
 from kavka.controller.replica_states import ReplicaState
-from kavka.controller.tree import ATTEMPTS
+from kavka.controller.tree import MAX_WRITE_ATTEMPTS
 from kavka.metadata import paths
 from kavka.metadata.paths import MalformedNode, PartitionStateNode, ReplicaAssignment, TopicNode
 from kavka.metadata.store import Delete, NoNode, Op, SetData, StoreError
@@ -53,12 +53,12 @@ class Reassignments:
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
         """Handle AlterPartitionReassignments. The target None cancels a reassignment. Returns the
-        error of each partition."""
+        error of each partition, or None."""
         results: dict[TopicPartition, KafkaError | None] = {}
         moves: Moves = {}
         for tp, target in targets.items():
             try:
-                moves[tp] = self._checked(tp, target, same_factor)
+                moves[tp] = self._checked_assignment(tp, target, same_factor)
                 results[tp] = None
             except KafkaError as error:
                 results[tp] = error
@@ -66,7 +66,9 @@ class Reassignments:
         await self._remove_from_node(moves)
         return results | await self._begin(moves)
 
-    def _checked(self, tp: TopicPartition, target: Sequence[int] | None, same_factor: bool) -> ReplicaAssignment:
+    def _checked_assignment(
+        self, tp: TopicPartition, target: Sequence[int] | None, same_factor: bool
+    ) -> ReplicaAssignment:
         context = self._context
         current = context.assignment(tp)
         if not current.replicas or tp.topic in context.topics_to_delete:
@@ -94,7 +96,7 @@ class Reassignments:
         return assignment
 
     def _check_no_loss(self, tp: TopicPartition, current: ReplicaAssignment, assignment: ReplicaAssignment) -> None:
-        """Raise KafkaError if only replicas that would be removed at once have all records."""
+        """Raise KafkaError if every in-sync replica would be removed at once."""
         leadership = self._context.leaderships.get(tp)
         dropped = set(current.replicas) - set(assignment.replicas)
         if leadership is not None and dropped and set(leadership.state.isr) <= dropped:
@@ -112,16 +114,16 @@ class Reassignments:
         except NoNode:
             return
         except MalformedNode as error:
-            logger.error("Removing %s: %s", path, error)
+            logger.error("Removing the malformed node %s: %s", path, error)
             await term.tree.delete_all([path])
             return
         moves: Moves = {}
         invalid: list[TopicPartition] = []
         for tp, target in targets.items():
             try:
-                assignment = self._checked(tp, target, same_factor=False)
+                assignment = self._checked_assignment(tp, target, same_factor=False)
             except KafkaError as error:
-                logger.warning("Not reassigning %s: %s", tp, error.message)
+                logger.warning("Cannot reassign %s: %s", tp, error.message)
                 invalid.append(tp)
                 continue
             if assignment != self._context.assignment(tp) or tp not in self._context.reassigning:
@@ -167,7 +169,7 @@ class Reassignments:
             }
         )
 
-    async def isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
+    async def on_isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """Complete reassignments whose replicas have caught up."""
         moves = {tp: self._context.assignment(tp) for tp in partitions if tp in self._context.reassigning}
         await self._complete({tp: assignment for tp, assignment in moves.items() if self._is_copied(tp, assignment)})
@@ -179,7 +181,7 @@ class Reassignments:
             {tp: assignment for tp, assignment in moves.items() if assignment != previous[tp]}
         )
         results: dict[TopicPartition, KafkaError | None] = {}
-        unneeded: list[Replica] = []
+        removed_replicas: list[Replica] = []
         for tp, assignment in moves.items():
             if assignment != previous[tp] and tp not in written:
                 results[tp] = KafkaError(
@@ -189,13 +191,13 @@ class Reassignments:
             results[tp] = None
             context.set_assignment(tp, assignment)
             context.reassigning.add(tp)
-            unneeded += (Replica(tp, b) for b in previous[tp].replicas if b not in assignment.replicas)
-        begun = {tp: assignment for tp, assignment in moves.items() if results[tp] is None}
-        if unneeded:
-            await self._move_leaders({r.partition: begun[r.partition] for r in unneeded})
-            await self._remove(unneeded)
-        copied = {tp: assignment for tp, assignment in begun.items() if self._is_copied(tp, assignment)}
-        await self._start_copying({tp: assignment for tp, assignment in begun.items() if tp not in copied})
+            removed_replicas += (Replica(tp, b) for b in previous[tp].replicas if b not in assignment.replicas)
+        started = {tp: assignment for tp, assignment in moves.items() if results[tp] is None}
+        if removed_replicas:
+            await self._move_leaders({r.partition: started[r.partition] for r in removed_replicas})
+            await self._remove(removed_replicas)
+        copied = {tp: assignment for tp, assignment in started.items() if self._is_copied(tp, assignment)}
+        await self._start_copying({tp: assignment for tp, assignment in started.items() if tp not in copied})
         await self._complete(copied)
         return results
 
@@ -211,7 +213,7 @@ class Reassignments:
         logger.info("Reassigning: %s", ", ".join(f"{tp} to {list(a.target)}" for tp, a in moves.items()))
         await self._send_with_next_epoch(moves)
         added = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
-        await self._term.machines.replicas_to(
+        await self._term.machines.move_replicas(
             [r for r in added if self._context.replica_state(r) is ReplicaState.NON_EXISTENT], ReplicaState.NEW
         )
 
@@ -233,19 +235,20 @@ class Reassignments:
         if not moves:
             return
         added = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
-        await machines.replicas_to(
+        await machines.move_replicas(
             [r for r in added if context.replica_state(r) is ReplicaState.NEW], ReplicaState.ONLINE
         )
         targets = {tp: ReplicaAssignment(assignment.target) for tp, assignment in moves.items()}
         for tp, target in targets.items():
             context.set_assignment(tp, target)
-        led = await self._move_leaders(targets)
-        for tp in targets.keys() - led:
-            # No target replica can lead now. The reassignment continues when one is online again.
+        with_leader = await self._move_leaders(targets)
+        for tp in targets.keys() - with_leader:
+            # No target replica can lead now. The reassignment continues when a target replica is
+            # online again.
             context.set_assignment(tp, moves[tp])
-        done = {tp: target for tp, target in targets.items() if tp in led}
-        await self._remove([Replica(tp, b) for tp in done for b in moves[tp].removing])
-        written = await self._write_assignments(done)
+        completed = {tp: target for tp, target in targets.items() if tp in with_leader}
+        await self._remove([Replica(tp, b) for tp in completed for b in moves[tp].removing])
+        written = await self._write_assignments(completed)
         context.reassigning -= written
         await self._remove_from_node(written)
         logger.info("Reassigned: %s", ", ".join(map(str, sorted(written))))
@@ -266,7 +269,9 @@ class Reassignments:
             else:
                 to_elect.append(tp)
         await self._send_with_next_epoch(unchanged)
-        return unchanged.keys() | await self._term.machines.partitions_to(to_elect, PartitionState.ONLINE, self._elect)
+        return unchanged.keys() | await self._term.machines.move_partitions(
+            to_elect, PartitionState.ONLINE, self._elect
+        )
 
     def _elect(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
         context = self._context
@@ -284,7 +289,7 @@ class Reassignments:
             ReplicaState.DELETION_SUCCESSFUL,
             ReplicaState.NON_EXISTENT,
         ):
-            await self._term.machines.replicas_to(existing, state)
+            await self._term.machines.move_replicas(existing, state)
 
     async def _write_assignments(self, moves: Moves) -> set[TopicPartition]:
         """Write the assignments to the topics' nodes. Returns the partitions that were written."""
@@ -292,7 +297,7 @@ class Reassignments:
         for tp, assignment in moves.items():
             by_topic.setdefault(tp.topic, {})[tp] = assignment
         written: set[TopicPartition] = set()
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_WRITE_ATTEMPTS):
             names = [name for name, of_topic in by_topic.items() if not written >= of_topic.keys()]
             if not names:
                 break

@@ -13,7 +13,7 @@ from kavka.replication.peers import Peers
 logger = logging.getLogger(__name__)
 
 CHANNEL = "controller"
-RETRY_S = 0.1
+RETRY_INTERVAL_S = 0.1
 
 
 class RemoteChannel(BrokerChannel):
@@ -30,7 +30,7 @@ class RemoteChannel(BrokerChannel):
         has_warned = False
         while True:
             try:
-                response: ControlResponse = await self._peers.ask(
+                response: ControlResponse = await self._peers.send(
                     self._broker_id, request, channel=CHANNEL, timeout=self._timeout_s
                 )
                 return response
@@ -41,9 +41,11 @@ class RemoteChannel(BrokerChannel):
                     # The sender cancelled its task, but this error replaced the cancellation.
                     raise asyncio.CancelledError from error
                 if not has_warned:
-                    logger.warning("Broker %d did not accept %s: %s", self._broker_id, type(request).__name__, error)
+                    logger.warning(
+                        "Cannot send %s to broker %d, retrying: %s", type(request).__name__, self._broker_id, error
+                    )
                     has_warned = True
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
     def close(self) -> None:
         self._is_closed = True

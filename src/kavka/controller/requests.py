@@ -1,7 +1,7 @@
 """The requests of one event to the brokers: at most one of each type per broker.
 
-LeaderAndIsr is sent before UpdateMetadata, so that a broker leads a partition before clients learn
-of it. StopReplica is sent last.
+LeaderAndIsr is sent before UpdateMetadata, so that a broker leads a partition before clients send
+requests to it. StopReplica is sent last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kavka.replication.metadata_cache import LEADER_DURING_DELETION
 
 EPOCH_DURING_DELETION = -2
 
-# Kafka's numbers of the security protocols.
+# Kafka's ids of the security protocols.
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 Send = Callable[[int, ControlRequest], Any]
@@ -49,7 +49,7 @@ class RequestBatch:
         self._stop_replica: dict[int, dict[TopicPartition, StopReplicaPartitionState]] = {}
         self._metadata_brokers: set[int] = set()
         self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartitionState] = {}
-        self._metadata_of: dict[TopicPartition, tuple[Leadership, ReplicaAssignment]] = {}
+        self._metadata_sources: dict[TopicPartition, tuple[Leadership, ReplicaAssignment]] = {}
 
     def add_leader_and_isr(
         self, broker_ids: Iterable[int], tp: TopicPartition, leadership: Leadership, *, is_new: bool = False
@@ -58,9 +58,9 @@ class RequestBatch:
         assignment = self._context.assignment(tp)
         state = leadership.state
         for broker_id in broker_ids:
-            to_broker = self._leader_and_isr.setdefault(broker_id, {})
-            previous = to_broker.get(tp)
-            to_broker[tp] = LeaderAndIsrPartitionState(
+            broker_states = self._leader_and_isr.setdefault(broker_id, {})
+            previous = broker_states.get(tp)
+            broker_states[tp] = LeaderAndIsrPartitionState(
                 topic_name=tp.topic,
                 partition_index=tp.partition,
                 controller_epoch=state.controller_epoch,
@@ -86,9 +86,9 @@ class RequestBatch:
                 continue
             # The same state is added once per replica.
             source = (leadership, self._context.assignment(tp))
-            if self._metadata_of.get(tp) == source:
+            if self._metadata_sources.get(tp) == source:
                 continue
-            self._metadata_of[tp] = source
+            self._metadata_sources[tp] = source
             state = leadership.state
             is_being_deleted = tp.topic in self._context.topics_to_delete
             replicas = self._context.replicas_of(tp)
@@ -105,16 +105,18 @@ class RequestBatch:
             )
 
     def add_stop_replica(self, broker_id: int, tp: TopicPartition, *, delete: bool) -> None:
+        """Add StopReplica of `tp` for the broker. With `delete`, the broker also deletes the
+        log."""
         leadership = self._context.leaderships.get(tp)
         if tp.topic in self._context.topics_to_delete:
-            epoch = EPOCH_DURING_DELETION
+            leader_epoch = EPOCH_DURING_DELETION
         else:
-            epoch = leadership.state.leader_epoch if leadership is not None else NO_LEADER_EPOCH
-        to_broker = self._stop_replica.setdefault(broker_id, {})
-        previous = to_broker.get(tp)
-        to_broker[tp] = StopReplicaPartitionState(
+            leader_epoch = leadership.state.leader_epoch if leadership is not None else NO_LEADER_EPOCH
+        broker_states = self._stop_replica.setdefault(broker_id, {})
+        previous = broker_states.get(tp)
+        broker_states[tp] = StopReplicaPartitionState(
             partition_index=tp.partition,
-            leader_epoch=epoch,
+            leader_epoch=leader_epoch,
             delete_partition=delete or (previous is not None and previous.delete_partition),
         )
 
@@ -126,7 +128,7 @@ class RequestBatch:
         for broker_id, stops in self._stop_replica.items():
             self._send_stop_replica(broker_id, stops)
         self._leader_and_isr, self._stop_replica = {}, {}
-        self._metadata_brokers, self._metadata_partitions, self._metadata_of = set(), {}, {}
+        self._metadata_brokers, self._metadata_partitions, self._metadata_sources = set(), {}, {}
 
     def _send_leader_and_isr(self, broker_id: int, states: dict[TopicPartition, LeaderAndIsrPartitionState]) -> None:
         if broker_id not in self._context.brokers:
@@ -147,8 +149,8 @@ class RequestBatch:
         self._send(broker_id, request)
 
     def _live_leader(self, broker_id: int) -> LeaderAndIsrLiveLeader:
-        point = self._context.brokers[broker_id].end_points[0]
-        return LeaderAndIsrLiveLeader(broker_id=broker_id, host_name=point.host, port=point.port)
+        endpoint = self._context.brokers[broker_id].end_points[0]
+        return LeaderAndIsrLiveLeader(broker_id=broker_id, host_name=endpoint.host, port=endpoint.port)
 
     def _send_update_metadata(self) -> None:
         topics = [
@@ -163,12 +165,12 @@ class RequestBatch:
                 rack=broker.rack,
                 endpoints=[
                     UpdateMetadataEndpoint(
-                        listener=point.listener,
-                        host=point.host,
-                        port=point.port,
-                        security_protocol=SECURITY_PROTOCOLS.get(point.security_protocol, 0),
+                        listener=endpoint.listener,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=SECURITY_PROTOCOLS.get(endpoint.security_protocol, 0),
                     )
-                    for point in broker.end_points
+                    for endpoint in broker.end_points
                 ],
             )
             for broker in self._context.brokers.values()

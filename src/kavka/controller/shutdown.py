@@ -35,21 +35,24 @@ class ControlledShutdowns:
 
     async def hand_over(self, broker_id: int, broker_epoch: int) -> tuple[list[TopicPartition], set[int]]:
         """Elect other leaders and remove the broker from ISRs. Returns the partitions that no other
-        replica can lead, and the new leaders."""
+        replica can lead, and the ids of the new leaders. Raises KafkaError if the broker is not
+        registered with this epoch."""
         context, machines = self._context, self._term.machines
         epoch = context.broker_epochs.get(broker_id)
         if epoch is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered.")
         if UNKNOWN_EPOCH != broker_epoch < epoch:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again since.")
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again with a newer epoch."
+            )
         logger.info("Broker %d is shutting down", broker_id)
         context.shutting_down.add(broker_id)
         replicated = [tp for tp, _ in context.replicas_on([broker_id]) if self._has_other_replica(tp)]
-        led = [tp for tp in replicated if context.leaderships[tp].state.leader == broker_id]
-        followed = [tp for tp in replicated if context.leaderships[tp].state.leader != broker_id]
-        elected = await machines.partitions_to(led, PartitionState.ONLINE, self._elect)
-        await machines.replicas_to([Replica(tp, broker_id) for tp in followed], ReplicaState.OFFLINE)
-        remaining = [tp for tp in led if context.leaderships[tp].state.leader == broker_id]
+        led_partitions = [tp for tp in replicated if context.leaderships[tp].state.leader == broker_id]
+        followed_partitions = [tp for tp in replicated if context.leaderships[tp].state.leader != broker_id]
+        elected = await machines.move_partitions(led_partitions, PartitionState.ONLINE, self._elect)
+        await machines.move_replicas([Replica(tp, broker_id) for tp in followed_partitions], ReplicaState.OFFLINE)
+        remaining = [tp for tp in led_partitions if context.leaderships[tp].state.leader == broker_id]
         return remaining, {context.leaderships[tp].state.leader for tp in elected}
 
     def _has_other_replica(self, tp: TopicPartition) -> bool:

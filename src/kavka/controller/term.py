@@ -1,4 +1,4 @@
-"""One term of a controller: its state and its parts.
+"""One term of a controller: its state and its components.
 
 A term ends when another broker is elected, when the session with the store is lost, or when the
 store fails during an event. In the last case the result of the writes is unknown, and the same
@@ -22,7 +22,7 @@ from kavka.controller.brokers import Brokers
 from kavka.controller.channel import BrokerChannel, BrokerSender, ControlRequest, ControlResponse
 from kavka.controller.context import ControllerContext, Replica
 from kavka.controller.deletion import TopicDeletions
-from kavka.controller.elections import FIRST_CHECK_S, LeaderElections
+from kavka.controller.elections import FIRST_CHECK_DELAY_S, LeaderElections
 from kavka.controller.events import Event
 from kavka.controller.features import FeatureUpdates
 from kavka.controller.isr import IsrChanges
@@ -56,8 +56,8 @@ class ControllerSettings:
 
 
 class Term:
-    """Owns the context, the parts that work on it, the senders to brokers, and the timers. Only the
-    controller's events call it."""
+    """Owns the controller context, the components that change it (brokers, topics, ISRs, elections,
+    ...), the senders to brokers, and the timers. Call it only on the event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Term:
         channel_to: Callable[[BrokerRegistration], BrokerChannel],
         settings: ControllerSettings,
         put: Callable[[Event], Any],
-        on_metadata_sent: Callable[[], Any],
+        on_local_metadata_applied: Callable[[], Any],
     ) -> None:
         self.broker_id = broker_id
         self.settings = settings
@@ -90,7 +90,7 @@ class Term:
         self.shutdowns = ControlledShutdowns(self)
         self.features = FeatureUpdates(self)
         self._channel_to = channel_to
-        self._on_metadata_sent = on_metadata_sent
+        self._on_local_metadata_applied = on_local_metadata_applied
         self._senders: dict[int, BrokerSender] = {}
         self._timers: dict[Event, asyncio.TimerHandle] = {}
         self.has_ended = False
@@ -111,24 +111,24 @@ class Term:
         # The first request has all partitions: a broker that has just started needs it to respond
         # to clients.
         self.send_metadata_to_all(context.all_partitions())
-        online, offline = self._first_states()
+        online, offline = self._initialize_states()
         loaded = dict(context.leaderships)
-        await self.brokers.restarted()
+        await self.brokers.handle_restarts()
         await self.machines.bring_online()
-        await self.machines.replicas_to(offline, ReplicaState.OFFLINE)
-        # The brokers of changed partitions have already received the new state.
+        await self.machines.move_replicas(offline, ReplicaState.OFFLINE)
+        # The new state of changed partitions has already been enqueued to their brokers.
         unsent = [r for r in online if context.leaderships.get(r.partition) is loaded.get(r.partition)]
-        await self.machines.replicas_to(unsent, ReplicaState.ONLINE)
-        await self.isr.notified()
+        await self.machines.move_replicas(unsent, ReplicaState.ONLINE)
+        await self.isr.process_notifications()
         await self.reassignments.process_node()
         await self.reassignments.resume()
         self.topics.block_deletions()
         await self.deletions.resume()
-        await self.brokers.log_dirs_failed()
+        await self.brokers.process_log_dir_failures()
         await self.elections.process_node()
-        self.later(FIRST_CHECK_S, events.AutoRebalance())
+        self.enqueue_after(FIRST_CHECK_DELAY_S, events.AutoRebalance())
 
-    def _first_states(self) -> tuple[list[Replica], list[Replica]]:
+    def _initialize_states(self) -> tuple[list[Replica], list[Replica]]:
         """Set the states of all partitions and replicas from the tree. Returns the online and the
         offline replicas."""
         context = self.context
@@ -156,13 +156,13 @@ class Term:
         return [sender.stop() for sender in self._senders.values()]
 
     def watch(self, event: Event) -> Watch:
-        """A watch that enqueues `event`. Equal events share a watch, so that a node never has it
-        twice."""
+        """Return a watch that enqueues `event`. Equal events share a watch, so that a znode is
+        never watched twice for the same event."""
         return self._watch(event, lambda term: term.put(event))
 
     def watch_topic(self, name: str) -> Watch:
-        """A watch on a topic's node. Watches that fire together, for example after a reconnect,
-        enqueue one event."""
+        """Return a watch on a topic's node. Watches that fire together, for example after a
+        reconnect, enqueue one event."""
         return self._watch(name, lambda term: term.topics.record_modified(name))
 
     def _watch(self, key: Event | str, on_fire: Callable[[Term], Any]) -> Watch:
@@ -171,17 +171,17 @@ class Term:
             # The store may keep a watch for a long time: it must not keep an ended term alive.
             term_ref = weakref.ref(self)
 
-            def fired(_: WatchEvent) -> None:
+            def on_watch_fired(_: WatchEvent) -> None:
                 term = term_ref()
                 if term is not None and not term.has_ended:
                     on_fire(term)
 
-            watch = self._watches[key] = fired
+            watch = self._watches[key] = on_watch_fired
         return watch
 
-    def later(self, delay_s: float, event: Event) -> None:
+    def enqueue_after(self, delay_s: float, event: Event) -> None:
         """Enqueue an event after a delay, unless the event is already scheduled. The end of the
-        term cancels it."""
+        term cancels the timer."""
         if self.has_ended or event in self._timers:
             return
 
@@ -205,7 +205,7 @@ class Term:
         """Wait until the broker has responded to all requests so far."""
         sender = self._senders.get(broker_id)
         if sender is not None:
-            await sender.drained()
+            await sender.wait_until_drained()
 
     def new_batch(self) -> RequestBatch:
         return RequestBatch(self.broker_id, self.context, self._send)
@@ -231,7 +231,7 @@ class Term:
         elif isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
             self.put(events.StopReplicaResponseReceived(self, broker_id, request, response))
         elif broker_id == self.broker_id:
-            self._on_metadata_sent()
+            self._on_local_metadata_applied()
 
     def is_current(self, received: events.LeaderAndIsrResponseReceived | events.StopReplicaResponseReceived) -> bool:
         """Whether the request belongs to this term and to the broker's current registration."""

@@ -32,23 +32,23 @@ class TopicChanges:
         """Load all topics at the start of a term."""
         term = self._term
         await self._read(await term.tree.store.children(paths.TOPICS, term.watch(events.TopicChange())))
-        self._context.topics_to_delete.update(await self._marked())
+        self._context.topics_to_delete.update(await self._marked_topics())
 
     async def _read(self, names: Iterable[str]) -> list[str]:
         """Add topics and the states of their partitions to the context. Returns the topics that
         could be read."""
-        read: list[str] = []
+        loaded: list[str] = []
         without_id: dict[str, tuple[TopicNode, Stat]] = {}
         for name, (node, stat) in (await self._nodes(names)).items():
             if node.topic_id is None:
                 without_id[name] = node, stat
             else:
                 self._context.add_topic(name, node.topic_id, node.partitions)
-                read.append(name)
-        read += await self._assign_ids(without_id)
-        states = await self._term.tree.read_states(self._context.partitions_of(read))
+                loaded.append(name)
+        loaded += await self._assign_ids(without_id)
+        states = await self._term.tree.read_states(self._context.partitions_of(loaded))
         self._context.leaderships.update(states)
-        return read
+        return loaded
 
     async def _nodes(self, names: Iterable[str]) -> dict[str, tuple[TopicNode, Stat]]:
         by_path = {paths.topic(name): name for name in names}
@@ -66,7 +66,7 @@ class TopicChanges:
     async def _assign_ids(self, topics: dict[str, tuple[TopicNode, Stat]]) -> list[str]:
         """Assign ids to topics of old releases. Returns the topics whose id was written. If a node
         changes concurrently, its watch fires again."""
-        with_id = {name: TopicNode(paths.random_id(), node.partitions) for name, (node, _) in topics.items()}
+        with_id = {name: TopicNode(paths.random_topic_id(), node.partitions) for name, (node, _) in topics.items()}
         outcomes = await self._term.tree.write(
             [SetData(paths.topic(name), node.encode(), topics[name][1].version) for name, node in with_id.items()]
         )
@@ -82,21 +82,21 @@ class TopicChanges:
         await self._nodes(with_id)
         return written
 
-    async def changed(self) -> None:
-        """Handle created and deleted nodes of topics."""
+    async def process_changes(self) -> None:
+        """Handle created and deleted topic nodes."""
         term, context = self._term, self._context
         names = set(await term.tree.store.children(paths.TOPICS, term.watch(events.TopicChange())))
         for name in context.topics.keys() - names:
             context.forget_topic(name)
         new_topics = await self._read(sorted(names - context.topics.keys()))
-        await self._new_partitions(context.partitions_of(new_topics))
+        await self._start_partitions(context.partitions_of(new_topics))
 
     def record_modified(self, name: str) -> None:
         if not self._modified:
             self._term.put(events.TopicModification())
         self._modified.add(name)
 
-    async def modified(self) -> None:
+    async def process_modifications(self) -> None:
         """Handle added partitions. Changed replicas are ignored, because only the controller
         reassigns partitions."""
         names, self._modified = self._modified, set()
@@ -109,24 +109,24 @@ class TopicChanges:
                 new_partitions = {p: a for p, a in node.partitions.items() if p not in topic.partitions}
                 topic.partitions.update(new_partitions)
                 added += (TopicPartition(name, p) for p in new_partitions)
-        await self._new_partitions(added)
+        await self._start_partitions(added)
 
-    async def _new_partitions(self, partitions: list[TopicPartition]) -> None:
+    async def _start_partitions(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
         logger.info("New partitions: %s", ", ".join(map(str, partitions)))
         machines = self._term.machines
         replicas = list(self._context.replicas(partitions))
-        await machines.partitions_to(partitions, PartitionState.NEW)
-        await machines.replicas_to(replicas, ReplicaState.NEW)
-        await machines.partitions_to(partitions, PartitionState.ONLINE)
-        await machines.replicas_to(replicas, ReplicaState.ONLINE)
+        await machines.move_partitions(partitions, PartitionState.NEW)
+        await machines.move_replicas(replicas, ReplicaState.NEW)
+        await machines.move_partitions(partitions, PartitionState.ONLINE)
+        await machines.move_replicas(replicas, ReplicaState.ONLINE)
 
     # ---- deletion
 
-    async def _marked(self) -> list[str]:
-        """The topics that are marked for deletion. Removes the marks of unknown topics, and all
-        marks if deletion is disabled."""
+    async def _marked_topics(self) -> list[str]:
+        """Return the topics that are marked for deletion. Removes the marks of unknown topics, and
+        all marks if deletion is disabled."""
         term = self._term
         marked = await term.tree.store.children(paths.DELETE_TOPICS, term.watch(events.TopicDeletion()))
         deletable = [name for name in marked if name in self._context.topics and term.settings.deletion_enabled()]
@@ -134,9 +134,9 @@ class TopicChanges:
         await term.tree.delete_all([paths.delete_topic(name) for name in marked if name not in valid])
         return deletable
 
-    async def marked(self) -> None:
+    async def process_deletion_marks(self) -> None:
         """Start the deletion of marked topics."""
-        self._context.topics_to_delete.update(await self._marked())
+        self._context.topics_to_delete.update(await self._marked_topics())
         self.block_deletions()
         await self._term.deletions.resume()
 

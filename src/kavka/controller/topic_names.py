@@ -10,7 +10,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 MAX_LENGTH = 249
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check(name: str) -> None:
@@ -21,7 +21,7 @@ def check(name: str) -> None:
         raise _invalid(f"'{name}' is not allowed as a topic name.")
     if len(name) > MAX_LENGTH:
         raise _invalid(f"A topic name has at most {MAX_LENGTH} characters; this name has {len(name)}.")
-    if not _LEGAL.fullmatch(name):
+    if not _LEGAL_NAME.fullmatch(name):
         raise _invalid(f"The topic name '{name}' has characters other than ASCII letters, digits, '.', '_' and '-'.")
 
 

@@ -1,4 +1,5 @@
-"""Requests to create, extend and delete topics: validates them, then writes to the znode tree.
+"""Handles requests to create, extend and delete topics: validates them, then writes to the znode
+tree.
 
 The controller's watches fire on the change, and the controller executes it. A call waits until this
 broker's metadata contains the change, or until the timeout.
@@ -57,7 +58,8 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicOutcome:
-    """The result for one topic. After an error other than REQUEST_TIMED_OUT nothing was changed."""
+    """The result for one topic. After REQUEST_TIMED_OUT or an error of the metadata store, the
+    change may still take effect. After any other error nothing was changed."""
 
     name: str
     error: KafkaError | None = None
@@ -91,7 +93,8 @@ class Topics:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Returns the outcome of each topic, in order. Rejects all topics with the same name."""
+        """Create the topics. Returns the outcome of each topic, in order. A name that is in the
+        request more than once is rejected. Raises NOT_CONTROLLER."""
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes: list[TopicOutcome] = []
@@ -100,17 +103,17 @@ class Topics:
                 await asyncio.sleep(0)
             outcomes.append(await self._attempt(topic.name, names, self._create, topic, validate_only))
         if not validate_only:
-            await self._wait(outcomes, timeout_ms, self._is_led)
+            await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
 
     async def _create(self, topic: NewTopic, validate_only: bool) -> TopicOutcome:
-        assignment, configs = self._checked(topic)
+        assignment, configs = self._checked_topic(topic)
         topic_id = None if validate_only else await self._write_topic(topic.name, assignment, configs)
         return TopicOutcome(topic.name, None, topic_id, len(assignment), len(assignment[0]), configs)
 
-    def _checked(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
-        """The replicas of each partition and the settings of a new topic. Raises KafkaError if the
-        topic is invalid."""
+    def _checked_topic(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
+        """Return the replicas of each partition and the settings of a new topic. Raises KafkaError
+        if the topic is invalid."""
         name, context = topic.name, self._controller.context
         if name == topic_names.CLUSTER_METADATA_TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is reserved.")
@@ -136,7 +139,7 @@ class Topics:
             factor = topic.replication_factor
             if factor == USE_DEFAULT:
                 factor = values["default.replication.factor"]
-            _check_not_too_many(partitions)
+            _check_partition_count(partitions)
             assignment = assign(context.racks(), partitions, factor)
         try:
             self._configs.broker.check_topic(configs)
@@ -169,7 +172,7 @@ class Topics:
         self, name: str, assignment: Mapping[int, tuple[int, ...]], configs: Mapping[str, str]
     ) -> UUID:
         self._configs.forget_topic(name)
-        topic_id = paths.random_id()
+        topic_id = paths.random_topic_id()
         node = TopicNode(topic_id, {p: ReplicaAssignment(replicas) for p, replicas in assignment.items()})
         config_path, config_data = paths.topic_config(name), paths.encode_config(configs)
         while True:
@@ -188,7 +191,7 @@ class Topics:
             except BadVersion as error:
                 raise not_controller() from error
 
-    def _is_led(self, outcome: TopicOutcome) -> bool:
+    def _has_leaders(self, outcome: TopicOutcome) -> bool:
         return self._cache.has_leaders(outcome.name, outcome.partitions)
 
     # ---- delete
@@ -197,13 +200,13 @@ class Topics:
         self._check_active()
         outcomes: list[TopicOutcome] = []
         for name in names:
-            outcomes.append(await self._attempt(name, Counter(), self._mark, name))
+            outcomes.append(await self._attempt(name, Counter(), self._mark_for_deletion, name))
             if not len(outcomes) % TOPICS_PER_TURN:
                 await asyncio.sleep(0)
         await self._wait(outcomes, timeout_ms, lambda outcome: self._is_deleted(outcome.name))
         return outcomes
 
-    async def _mark(self, name: str) -> TopicOutcome:
+    async def _mark_for_deletion(self, name: str) -> TopicOutcome:
         topic = self._controller.context.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
@@ -230,7 +233,7 @@ class Topics:
             await self._attempt(topic.name, names, self._add_partitions, topic, validate_only) for topic in topics
         ]
         if not validate_only:
-            await self._wait(outcomes, timeout_ms, self._is_led)
+            await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
 
     async def _add_partitions(self, requested: MorePartitions, validate_only: bool) -> TopicOutcome:
@@ -264,17 +267,17 @@ class Topics:
             message = f"Topic '{requested.name}' already has {existing} partitions{detail}."
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
         count = requested.count - existing
-        first = node.partitions[0].replicas
-        _check_not_too_many(count)
+        first_replicas = node.partitions[0].replicas
+        _check_partition_count(count)
         if requested.assignments is None:
             racks = self._controller.context.racks()
-            start = next((i for i, broker in enumerate(sorted(racks)) if broker >= first[0]), 0)
-            return assign(racks, count, len(first), fixed_start=start, first_partition=existing)
+            start = next((i for i, broker in enumerate(sorted(racks)) if broker >= first_replicas[0]), 0)
+            return assign(racks, count, len(first_replicas), fixed_start=start, first_partition=existing)
         if len(requested.assignments) != count:
             raise _bad_assignment(f"{count} assignments are required, not {len(requested.assignments)}.")
         added = {}
         for partition, replicas in enumerate(requested.assignments, start=existing):
-            self._check_replicas(partition, replicas, len(first))
+            self._check_replicas(partition, replicas, len(first_replicas))
             added[partition] = tuple(replicas)
         return added
 
@@ -283,7 +286,8 @@ class Topics:
     async def _attempt(
         self, name: str, names: Counter[str], change: Callable[..., Awaitable[TopicOutcome]], *args: Any
     ) -> TopicOutcome:
-        """The outcome of `change(*args)`, or its error. `names` counts the names in the request."""
+        """Return the outcome of `change(*args)`, or an outcome with its error. `names` counts the
+        names in the request."""
         try:
             if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
@@ -291,15 +295,15 @@ class Topics:
         except KafkaError as error:
             return TopicOutcome(name, error)
         except StoreUnavailable as error:
-            return TopicOutcome(name, self._unavailable(error))
+            return TopicOutcome(name, self._store_error(error))
 
     def _check_active(self) -> None:
         if not self._controller.is_active:
             raise not_controller()
 
-    def _unavailable(self, error: StoreUnavailable) -> KafkaError:
-        """The error to return. A broker that has lost its session is no longer the controller, so
-        clients must send the request to another broker."""
+    def _store_error(self, error: StoreUnavailable) -> KafkaError:
+        """Return the error for the client. A broker that has lost its session is no longer the
+        controller, so clients must send the request to another broker."""
         if not self._controller.is_active:
             return not_controller()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
@@ -308,15 +312,15 @@ class Topics:
         return Check(paths.CONTROLLER_EPOCH, self._controller.context.epoch_version)
 
     async def _wait(
-        self, outcomes: Sequence[TopicOutcome], timeout_ms: int, done: Callable[[TopicOutcome], bool]
+        self, outcomes: Sequence[TopicOutcome], timeout_ms: int, is_complete: Callable[[TopicOutcome], bool]
     ) -> None:
-        waiting = [outcome for outcome in outcomes if outcome.error is None]
-        if not waiting:
+        pending = [outcome for outcome in outcomes if outcome.error is None]
+        if not pending:
             return
         if timeout_ms > 0:
-            await self._controller.wait_until(lambda: all(map(done, waiting)), timeout_ms / 1000)
-        for outcome in waiting:
-            if timeout_ms <= 0 or not done(outcome):
+            await self._controller.wait_until(lambda: all(map(is_complete, pending)), timeout_ms / 1000)
+        for outcome in pending:
+            if timeout_ms <= 0 or not is_complete(outcome):
                 outcome.error = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, "The change was accepted, but did not complete before the timeout."
                 )
@@ -326,7 +330,7 @@ def _bad_assignment(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _check_not_too_many(partitions: int) -> None:
+def _check_partition_count(partitions: int) -> None:
     if partitions > MAX_NEW_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

@@ -37,10 +37,10 @@ from kavka.metadata.store import (
 logger = logging.getLogger(__name__)
 
 # ZooKeeper accepts packets up to 1 MB (jute.maxbuffer).
-OPS_PER_TRANSACTION = 200
-BYTES_PER_TRANSACTION = 256 << 10
+MAX_OPS_PER_TRANSACTION = 200
+MAX_BYTES_PER_TRANSACTION = 256 << 10
 # Attempts to write a node that other processes write concurrently.
-ATTEMPTS = 3
+MAX_WRITE_ATTEMPTS = 3
 
 # Returns a partition's next state, or None for no change.
 ChangeState = Callable[[TopicPartition, PartitionStateNode], PartitionStateNode | None]
@@ -62,7 +62,7 @@ class FencedTree:
     async def get_all(
         self, node_paths: Sequence[str], watch: Callable[[str], Watch] | None = None
     ) -> list[tuple[bytes | None, Stat] | None]:
-        """The content of all nodes, with many reads in flight. A missing node is None."""
+        """Return the content of all nodes, with many reads in flight. A missing node is None."""
 
         async def get(path: str) -> tuple[bytes | None, Stat] | None:
             try:
@@ -73,7 +73,7 @@ class FencedTree:
         return await asyncio.gather(*map(get, node_paths))
 
     async def read_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
-        """The state nodes. Partitions without a valid state node are omitted."""
+        """Read the state nodes. Partitions without a valid state node are omitted."""
         requested = list(partitions)
         leaderships: dict[TopicPartition, Leadership] = {}
         for tp, node in zip(
@@ -85,19 +85,20 @@ class FencedTree:
             try:
                 leaderships[tp] = Leadership(PartitionStateNode.decode(tp, data), stat.version, stat.mzxid)
             except MalformedNode as error:
-                logger.error("%s", error)
+                logger.error("Ignoring the state of %s: %s", tp, error)
         return leaderships
 
     # ---- writes
 
     async def write(self, ops: Iterable[Op]) -> list[OpResult | StoreError]:
-        """Execute each operation, fenced. Returns the result or the error of each operation."""
+        """Execute each operation, fenced. Returns the result or the error of each operation. Raises
+        ControllerMoved or StoreUnavailable."""
         batches = list(_batches(ops))
         outcomes = await asyncio.gather(*map(self.write_all, batches), return_exceptions=True)
         results: list[OpResult | StoreError] = []
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreUnavailable) and len(batch) > 1:
-                results += await self._one_by_one(batch)
+                results += await self._write_one_by_one(batch)
             elif isinstance(outcome, StoreUnavailable) or not isinstance(outcome, (list, StoreError)):
                 raise outcome
             else:
@@ -105,7 +106,8 @@ class FencedTree:
         return results
 
     async def write_all(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Execute all operations or none, fenced. Raises the first error."""
+        """Execute all operations or none, fenced. Raises ControllerMoved, or the StoreError of the
+        first operation that fails."""
         fence = Check(paths.CONTROLLER_EPOCH, self._context.epoch_version)
         try:
             return (await self.store.multi((fence, *ops)))[1:]
@@ -121,7 +123,7 @@ class FencedTree:
         concurrently is read again and retried. Returns the states that were replaced."""
         changed: dict[TopicPartition, Leadership] = {}
         remaining = [tp for tp in partitions if tp in self._context.leaderships]
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_WRITE_ATTEMPTS):
             changes: dict[TopicPartition, PartitionStateNode] = {}
             for tp in remaining:
                 state = change(tp, self._context.leaderships[tp].state)
@@ -154,7 +156,8 @@ class FencedTree:
         return written
 
     async def refresh_states(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read state nodes again that another process may have written."""
+        """Read state nodes again that another process may have written. Raises ControllerMoved if a
+        newer controller has written one of them."""
         for tp, leadership in (await self.read_states(partitions)).items():
             if leadership.state.controller_epoch > self._context.epoch:
                 raise ControllerMoved
@@ -167,7 +170,7 @@ class FencedTree:
     async def delete_all(self, node_paths: Iterable[str]) -> None:
         await self.write([Delete(path) for path in node_paths])
 
-    async def _one_by_one(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
+    async def _write_one_by_one(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
         results: list[OpResult | StoreError] = []
         for outcome in await asyncio.gather(*(self.write_all((op,)) for op in ops), return_exceptions=True):
             if isinstance(outcome, list):
@@ -184,7 +187,7 @@ def _batches(ops: Iterable[Op]) -> Iterator[list[Op]]:
     size = 0
     for op in ops:
         length = len(op.path) + len(getattr(op, "data", None) or b"") + 32
-        if batch and (len(batch) == OPS_PER_TRANSACTION or size + length > BYTES_PER_TRANSACTION):
+        if batch and (len(batch) == MAX_OPS_PER_TRANSACTION or size + length > MAX_BYTES_PER_TRANSACTION):
             yield batch
             batch, size = [], 0
         batch.append(op)

@@ -14,7 +14,7 @@ from kavka.network.limits import ConnectionLimits
 
 logger = logging.getLogger(__name__)
 
-_ACCEPTS_PER_TURN = 64
+_MAX_ACCEPTS_PER_TURN = 64
 _OUT_OF_FILES_PAUSE_S = 0.1
 _FREE_PORT_ATTEMPTS = 10
 
@@ -36,13 +36,13 @@ class Acceptor:
     _on_connection: Callable[[socket.socket, str], None]
     _buffers: SocketBuffers = field(default_factory=SocketBuffers)
     _sockets: list[socket.socket] = field(init=False, default_factory=list)
-    _accepting: bool = field(init=False, default=False)
-    _resume: TimerHandle | None = field(init=False, default=None)
+    _is_accepting: bool = field(init=False, default=False)
+    _resume_timer: TimerHandle | None = field(init=False, default=None)
 
     def bind(self, host: str, port: int, backlog: int) -> int:
-        """Bind all addresses of `host` ("" is every address of the machine). Returns the port; for
-        port 0 it is a free port. Raises OSError if an address cannot be bound. Then no address
-        stays bound."""
+        """Bind all addresses of `host` ("" is every address of the machine). Returns the bound
+        port, which is a free port if `port` is 0. If an address cannot be bound, raises OSError
+        and releases all addresses."""
         attempts = _FREE_PORT_ATTEMPTS
         while True:
             try:
@@ -58,9 +58,9 @@ class Acceptor:
         addresses = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
         )
-        for family, kind, proto, _, address in dict.fromkeys(addresses):
+        for family, socket_type, proto, _, address in dict.fromkeys(addresses):
             try:
-                sock = socket.socket(family, kind, proto)
+                sock = socket.socket(family, socket_type, proto)
             except OSError:
                 continue  # the machine has no IPv6
             try:
@@ -86,52 +86,52 @@ class Acceptor:
 
     def start(self) -> None:
         """Start to accept, or resume after a pause."""
-        if not self._accepting and self._sockets and self._resume is None:
-            self._accepting = True
+        if not self._is_accepting and self._sockets and self._resume_timer is None:
+            self._is_accepting = True
             for sock in self._sockets:
                 self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def pause(self) -> None:
         """Accept no connection until the next `start`."""
-        if self._accepting:
-            self._accepting = False
+        if self._is_accepting:
+            self._is_accepting = False
             for sock in self._sockets:
                 self._loop.remove_reader(sock.fileno())
 
     def _pause_for(self, seconds: float) -> None:
         self.pause()
-        if self._resume is None:
-            self._resume = self._loop.call_later(seconds, self._end_pause)
+        if self._resume_timer is None:
+            self._resume_timer = self._loop.call_later(seconds, self._end_pause)
 
     def _end_pause(self) -> None:
-        self._resume = None
+        self._resume_timer = None
         self.start()
 
     def close(self) -> None:
         self.pause()
-        if self._resume is not None:
-            self._resume.cancel()
-            self._resume = None
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
+            self._resume_timer = None
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening_socket: socket.socket) -> None:
         limits = self._limits
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_MAX_ACCEPTS_PER_TURN):
             if limits.is_full:
                 self.pause()
                 return
-            if delay := limits.pause(self._loop.time()):
+            if delay := limits.rate_delay(self._loop.time()):
                 self._pause_for(delay)
                 return
             try:
-                sock, address = listening.accept()
+                sock, address = listening_socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 # The process may be out of file descriptors. The socket stays readable: pause.
-                logger.error("Accepting a connection failed: %s", error.strerror)
+                logger.error("Cannot accept a connection: %s", error.strerror)
                 self._pause_for(_OUT_OF_FILES_PAUSE_S)
                 return
             if not limits.admit(address[0]):

@@ -13,8 +13,8 @@ Waiting: a future stays in the response queue while later requests are handled. 
 not read while a coroutine runs, while too many responses are pending or unsent, or while a large
 request waits for `queued.max.request.bytes`.
 
-Fairness: a connection handles requests for `TURN_S` in a turn of the loop. Its other requests wait
-for the next turn.
+Fairness: a connection handles requests for `MAX_TURN_S` in a turn of the loop. Its other requests
+wait for the next turn.
 
 Closing: after the end of the input, or after a request that cannot be served, the pending responses
 are sent before the connection closes. A socket error, a response that cannot be encoded, or the
@@ -38,11 +38,11 @@ from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
-from kavka.network.large_request import ELEMENTS_ON_LOOP, EncodingFailed
+from kavka.network.large_request import MAX_ELEMENTS_ON_LOOP, EncodingFailed
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
-from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded
+from kavka.protocol.primitives import ProtocolError, TooManyElementsError, decode_bounded
 
 if TYPE_CHECKING:
     from kavka.network.server import Server
@@ -58,7 +58,7 @@ _PRODUCE = int(ApiKey.PRODUCE)
 
 # A request up to this size is carried over in the shared buffer. A larger request gets a separate
 # buffer.
-CARRY_LIMIT = 128 * 1024
+MAX_CARRIED_BYTES = 128 * 1024
 # Decoding turns every few bytes into an object, except for the records of a Produce. A larger
 # request other than Produce would block the loop for seconds and take gigabytes.
 MAX_DECODED_BYTES = 16 * 1024 * 1024
@@ -67,29 +67,29 @@ MAX_PENDING_RESPONSES = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_PIECES = 1024
 # How long a connection handles requests in one turn of the loop. One request may take longer.
-TURN_S = 0.002
+MAX_TURN_S = 0.002
 # The minimum growth of a large request's buffer.
-MIN_GROWTH = 64 * 1024
+MIN_GROWTH_BYTES = 64 * 1024
 # How long the connection waits for pending responses after the end of the input.
-LINGER_S = 30.0
+MAX_LINGER_S = 30.0
 # A client sends the same header with every request. A header up to this size is decoded only once.
-MAX_CACHED_HEADER = 256
+MAX_CACHED_HEADER_BYTES = 256
 # A partition of a Produce has at least six bytes, so a Produce of this size has few elements.
-UNCOUNTED_PRODUCE = 4 * ELEMENTS_ON_LOOP
+MAX_UNCOUNTED_PRODUCE_BYTES = 4 * MAX_ELEMENTS_ON_LOOP
 # Groups store the client ids of their members, so longer client ids are truncated.
-MAX_CLIENT_ID = 1024
+MAX_CLIENT_ID_LENGTH = 1024
 ANONYMOUS = "User:ANONYMOUS"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """One entry of the response queue: a request and, when `done`, its response."""
+    """One entry of the response queue: a request and, when `is_complete`, its response."""
 
     api: registry.Api
-    version: int
+    api_version: int
     correlation_id: int
-    started: float
-    done: bool = field(init=False, default=False)
+    started_at: float
+    is_complete: bool = field(init=False, default=False)
     response: Any = field(init=False, default=None)
 
 
@@ -110,7 +110,7 @@ class Connection:
     _client_id: str | None = field(init=False, default=None)
     _frame: bytearray | None = field(init=False, default=None)
     _frame_size: int = field(init=False, default=0)
-    _filled: int = field(init=False, default=0)
+    _filled_bytes: int = field(init=False, default=0)
     _response_queue: deque[Exchange] = field(init=False, default_factory=deque)
     _tasks: set[asyncio.Future[Any]] = field(init=False, default_factory=set)
     _is_muted: bool = field(init=False, default=False)
@@ -119,7 +119,7 @@ class Connection:
     _waits_for_bytes: bool = field(init=False, default=False)
     _is_paused: bool = field(init=False, default=False)
     _is_ending: bool = field(init=False, default=False)
-    _linger: asyncio.TimerHandle | None = field(init=False, default=None)
+    _linger_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _is_reading: bool = field(init=False, default=False)
     last_active: float = field(init=False)
     closed: bool = field(init=False, default=False)
@@ -170,9 +170,9 @@ class Connection:
     def _read_into_frame(self) -> None:
         frame = self._frame
         assert frame is not None
-        if self._filled == len(frame):
-            frame.extend(bytes(min(max(len(frame), MIN_GROWTH), self._frame_size - len(frame))))
-        with memoryview(frame) as view, view[self._filled :] as unfilled:
+        if self._filled_bytes == len(frame):
+            frame.extend(bytes(min(max(len(frame), MIN_GROWTH_BYTES), self._frame_size - len(frame))))
+        with memoryview(frame) as view, view[self._filled_bytes :] as unfilled:
             try:
                 received = self._sock.recv_into(unfilled)
             except BlockingIOError:
@@ -181,8 +181,8 @@ class Connection:
             self._end_input()
             return
         self.last_active = self._loop.time()
-        self._filled += received
-        if self._filled == self._frame_size:
+        self._filled_bytes += received
+        if self._filled_bytes == self._frame_size:
             self._frame = None
             self._reserved_bytes = self._frame_size
             try:
@@ -202,14 +202,14 @@ class Connection:
         position = 0
         end = len(data)
         self._carry = b""
-        deadline = perf_counter() + TURN_S
+        deadline = perf_counter() + MAX_TURN_S
         try:
             while end - position >= 4:
                 (size,) = _SIZE.unpack_from(data, position)
                 if size < 0 or size > self._server.max_request_bytes:
-                    raise ProtocolError(f"a request of {size} bytes")
+                    raise ProtocolError(f"a size of {size} bytes; the limit is {self._server.max_request_bytes}")
                 if end - position - 4 < size:
-                    if size + 4 > CARRY_LIMIT:
+                    if size + 4 > MAX_CARRIED_BYTES:
                         if self._server.reserve_bytes(self, size + 4):
                             self._start_frame(size + 4, data[position:])
                             position = end
@@ -233,28 +233,28 @@ class Connection:
             if position < end:
                 self._carry = bytes(data[position:])
         finally:
-            # After an invalid request too, the appends of earlier requests are written, and no view
+            # Also after an invalid request, write the appends of earlier requests, so that no view
             # of the shared buffer remains.
             self._finish_turn()
 
     def _start_frame(self, size: int, received: memoryview) -> None:
         self._frame = bytearray(received)
-        self._filled = len(received)
+        self._filled_bytes = len(received)
         self._frame_size = size
 
     # ---- handling
 
     def _handle(self, data: memoryview) -> None:
-        started = perf_counter()
+        started_at = perf_counter()
         if len(data) < 8:
-            raise ProtocolError("a request shorter than its header")
-        key, version, correlation_id = _HEAD.unpack_from(data, 0)
+            raise ProtocolError("the request is shorter than its header")
+        key, api_version, correlation_id = _HEAD.unpack_from(data, 0)
         api = self._server.apis.get(key)
-        if api is None or not api.min_version <= version <= api.max_version:
+        if api is None or not api.min_version <= api_version <= api.max_version:
             if key == _API_VERSIONS and api is not None:
-                self._respond_unsupported_version(api, correlation_id, started)
+                self._respond_unsupported_version(api, correlation_id, started_at)
                 return
-            raise ProtocolError(f"API key {key} version {version} is not supported")
+            raise ProtocolError(f"API key {key} version {api_version} is not supported")
         if key != _PRODUCE:
             if len(data) > MAX_DECODED_BYTES:
                 raise ProtocolError(f"{api.name} of {len(data)} bytes; the limit is {MAX_DECODED_BYTES}")
@@ -262,45 +262,45 @@ class Connection:
         cached_header = self._cached_header
         if (
             cached_header is not None
-            and version >= api.flexible_from
+            and api_version >= api.flexible_from
             and data[8 : 8 + len(cached_header)] == cached_header
         ):
             client_id = self._client_id
             position = 8 + len(cached_header)
         else:
-            if len(data) <= ELEMENTS_ON_LOOP:
+            if len(data) <= MAX_ELEMENTS_ON_LOOP:
                 header, position = RequestHeader.decode(data, 0)
             else:
-                header, position = decode_bounded(ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
+                header, position = decode_bounded(MAX_ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
             client_id = header.client_id
-            if client_id is not None and len(client_id) > MAX_CLIENT_ID:
-                client_id = client_id[:MAX_CLIENT_ID]
-            if version >= api.flexible_from and position <= MAX_CACHED_HEADER:
+            if client_id is not None and len(client_id) > MAX_CLIENT_ID_LENGTH:
+                client_id = client_id[:MAX_CLIENT_ID_LENGTH]
+            if api_version >= api.flexible_from and position <= MAX_CACHED_HEADER_BYTES:
                 self._cached_header, self._client_id = bytes(data[8:position]), client_id
         context = RequestContext(
-            self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
+            self._server.services, api_version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
         )
         try:
-            if len(data) <= ELEMENTS_ON_LOOP or (key == _PRODUCE and len(data) <= UNCOUNTED_PRODUCE):
-                request, _ = api.request_class.decode(data, position, version)
+            if len(data) <= MAX_ELEMENTS_ON_LOOP or (key == _PRODUCE and len(data) <= MAX_UNCOUNTED_PRODUCE_BYTES):
+                request, _ = api.request_class.decode(data, position, api_version)
             else:
-                request, _ = decode_bounded(ELEMENTS_ON_LOOP, api.request_class.decode, data, position, version)
-        except TooManyElements:
+                request, _ = decode_bounded(MAX_ELEMENTS_ON_LOOP, api.request_class.decode, data, position, api_version)
+        except TooManyElementsError:
             if data.obj is self._server.receive_buffer.obj:
                 data = memoryview(bytearray(data))
             result = large_request.serve(self._server, api, context, data, position, self._error_response, self._await)
-            self._add_exchange(Exchange(api, version, correlation_id, started), None, result)
+            self._add_exchange(Exchange(api, api_version, correlation_id, started_at), None, result)
             return
         try:
             result = api.handle(context, request)
         except ConnectionMustClose:
             raise
         except Exception as error:
-            result = self._error_response(api, request, version, error)
+            result = self._error_response(api, request, api_version, error)
         if result is None:
-            self._server.count(api, perf_counter() - started)
+            self._server.count(api, perf_counter() - started_at)
         else:
-            self._add_exchange(Exchange(api, version, correlation_id, started), request, result)
+            self._add_exchange(Exchange(api, api_version, correlation_id, started_at), request, result)
 
     def _add_exchange(self, exchange: Exchange, request: Any, result: Any) -> None:
         """Append the response, or a future or coroutine of it, to the response queue."""
@@ -312,23 +312,23 @@ class Connection:
             self._wait_for(exchange, request, self._loop.create_task(result), mutes=True)
         else:
             exchange.response = result
-            exchange.done = True
+            exchange.is_complete = True
 
-    def _error_response(self, api: registry.Api, request: Any, version: int, error: BaseException) -> Any:
+    def _error_response(self, api: registry.Api, request: Any, api_version: int, error: BaseException) -> Any:
         if not isinstance(error, KafkaError):
-            logger.error("%s v%d from %s failed", api.name, version, self.address, exc_info=error)
-        return api.on_error(request, version, registry.as_kafka_error(error))
+            logger.error("%s v%d from %s failed", api.name, api_version, self.address, exc_info=error)
+        return api.on_error(request, api_version, registry.as_kafka_error(error))
 
-    def _respond_unsupported_version(self, api: registry.Api, correlation_id: int, started: float) -> None:
-        exchange = Exchange(api, 0, correlation_id, started)
-        exchange.response = api_versions.supported(self._server.services.in_cluster)
+    def _respond_unsupported_version(self, api: registry.Api, correlation_id: int, started_at: float) -> None:
+        exchange = Exchange(api, 0, correlation_id, started_at)
+        exchange.response = api_versions.supported_apis(self._server.services.in_cluster)
         exchange.response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
-        exchange.done = True
+        exchange.is_complete = True
         self._response_queue.append(exchange)
 
     def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any], mutes: bool) -> None:
         self._tasks.add(future)
-        future.add_done_callback(partial(self._completed, exchange, request, mutes))
+        future.add_done_callback(partial(self._on_completed, exchange, request, mutes))
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
         """Await the response of a coroutine that has nothing else to do. Closing the connection
@@ -342,37 +342,37 @@ class Connection:
         finally:
             self._tasks.discard(future)
 
-    def _completed(self, exchange: Exchange, request: Any, mutes: bool, done: asyncio.Future[Any]) -> None:
-        self._tasks.discard(done)
+    def _on_completed(self, exchange: Exchange, request: Any, mutes: bool, future: asyncio.Future[Any]) -> None:
+        self._tasks.discard(future)
         if mutes:
             self._release_reserved()
         try:
-            if done.cancelled():
+            if future.cancelled():
                 # Without this response, no later response can be sent.
                 self.close()
                 return
             if mutes:
                 self._is_muted = False
-            error = done.exception()
+            error = future.exception()
             must_close = isinstance(error, (ProtocolError, ConnectionMustClose, EncodingFailed))
             if error is None:
-                result = done.result()
+                result = future.result()
                 if isinstance(result, asyncio.Future):
                     self._wait_for_future(exchange, request, result)
                     return
                 exchange.response = result
             elif not must_close:
-                exchange.response = self._error_response(exchange.api, request, exchange.version, error)
+                exchange.response = self._error_response(exchange.api, request, exchange.api_version, error)
             if self.closed:
                 # Appends that a coroutine has staged must be written.
                 self._server.write_staged()
                 return
             if exchange.response is None:
                 self._response_queue.remove(exchange)
-                self._server.count(exchange.api, perf_counter() - exchange.started)
+                self._server.count(exchange.api, perf_counter() - exchange.started_at)
             if error is not None and must_close:
                 raise error
-            exchange.done = True
+            exchange.is_complete = True
             self.last_active = self._loop.time()
             self._finish_turn()
             self._handle_carried()
@@ -397,13 +397,13 @@ class Connection:
         queue."""
         self._server.write_staged()
         queue = self._response_queue
-        if queue and queue[0].done and not self.closed:
+        if queue and queue[0].is_complete and not self.closed:
             pieces: list[Any] = []
             now = perf_counter()
-            while queue and queue[0].done:
+            while queue and queue[0].is_complete:
                 exchange = queue.popleft()
                 self._encode(exchange, pieces)
-                self._server.count(exchange.api, now - exchange.started)
+                self._server.count(exchange.api, now - exchange.started_at)
             self._outbox.send(pieces)
         if self._is_ending:
             self._close_if_drained()
@@ -414,18 +414,19 @@ class Connection:
         api = exchange.api
         body: list[Any] = []
         try:
-            exchange.response.encode(body, exchange.version)
+            exchange.response.encode(body, exchange.api_version)
         except Exception as error:
-            raise EncodingFailed(f"the response to {api.name} v{exchange.version} cannot be encoded") from error
+            raise EncodingFailed(f"the response to {api.name} v{exchange.api_version} cannot be encoded") from error
         size = sum(map(len, body))
         # The header of a flexible response has tagged fields (none), except for ApiVersions.
-        if exchange.version >= api.flexible_from and api.key != _API_VERSIONS:
+        if exchange.api_version >= api.flexible_from and api.key != _API_VERSIONS:
             out.append(_RESPONSE_HEAD_FLEXIBLE.pack(size + 5, exchange.correlation_id, 0))
         else:
             out.append(_RESPONSE_HEAD.pack(size + 4, exchange.correlation_id))
         out.extend(body)
 
     def _is_congested(self) -> bool:
+        """Whether the connection must not read or handle further requests now."""
         outbox = self._outbox
         return (
             self._is_muted
@@ -438,7 +439,8 @@ class Connection:
         )
 
     def on_bytes_released(self) -> None:
-        """Another request released bytes of `queued.max.request.bytes`."""
+        """Handle the carried requests: a request has released bytes of
+        `queued.max.request.bytes`."""
         self._waits_for_bytes = False
         try:
             self._handle_carried()
@@ -446,7 +448,7 @@ class Connection:
             self._on_failure(error)
 
     def _resume(self) -> None:
-        """Continue in the next turn of the loop."""
+        """Handle the carried requests in the next turn of the loop."""
         self._is_paused = False
         try:
             self._handle_carried()
@@ -494,8 +496,8 @@ class Connection:
         self._carry = b""
         self._drop_frame()
         self._close_if_drained()
-        if not self.closed and self._linger is None:
-            self._linger = self._loop.call_later(LINGER_S, self.close)
+        if not self.closed and self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(MAX_LINGER_S, self.close)
 
     def _close_if_drained(self) -> None:
         if not self._response_queue and self._outbox.is_empty:
@@ -514,8 +516,8 @@ class Connection:
         self.closed = True
         self._stop_reading()
         self._outbox.close()
-        if self._linger is not None:
-            self._linger.cancel()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         for task in list(self._tasks):
             if not isinstance(task, asyncio.Task):
                 task.cancel()

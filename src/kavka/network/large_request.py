@@ -1,11 +1,11 @@
 """Requests of many elements. A worker thread decodes them and encodes their responses.
 
 Every array element and tagged field of a request takes a microsecond or more to decode, and a few
-hundred bytes of memory. Up to `ELEMENTS_ON_LOOP` elements are decoded on the loop. A request with
-more elements is decoded again in a worker, up to `MAX_ELEMENTS`. A larger request is refused as
-malformed, which closes its connection. The handler itself runs on the loop, like every handler, and
-handles `PART` elements at a time if the API permits it. The connection reads no further request
-before the response is encoded.
+hundred bytes of memory. Up to `MAX_ELEMENTS_ON_LOOP` elements are decoded on the loop. A request
+with more elements is decoded again in a worker, up to `MAX_ELEMENTS`. A larger request is refused
+as malformed, which closes its connection. The handler itself runs on the loop, like every handler,
+and handles `PART_SIZE` elements at a time if the API permits it. The connection reads no further
+request before the response is encoded.
 
 docs/decisions/0007-limits-of-decoding.md has the measurements.
 """
@@ -28,10 +28,10 @@ from kavka.protocol.primitives import decode_bounded
 if TYPE_CHECKING:
     from kavka.network.server import Server
 
-ELEMENTS_ON_LOOP = 8192
+MAX_ELEMENTS_ON_LOOP = 8192
 MAX_ELEMENTS = 100_000
-# Requests that cannot be handled in parts. No client sends larger ones.
-MAX_ELEMENTS_OF = {
+# Limits of requests that cannot be handled in parts. No client sends larger requests.
+MAX_ELEMENTS_BY_API = {
     int(ApiKey.PRODUCE): 20_000,
     int(ApiKey.FETCH): 50_000,
     int(ApiKey.CREATE_TOPICS): 50_000,
@@ -57,9 +57,9 @@ DIVISIBLE: dict[int, tuple[tuple[str, str], ...]] = {
     int(ApiKey.CONSUMER_GROUP_DESCRIBE): (("group_ids", "groups"),),
 }
 # The arrays inside an element of a request, and of a result, that are divided as well.
-NESTED = ("partitions", "partition_indexes")
-NESTED_RESULTS = "partitions"
-PART = 1000
+NESTED_FIELDS = ("partitions", "partition_indexes")
+NESTED_RESULTS_FIELD = "partitions"
+PART_SIZE = 1000
 
 ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
 # Awaits the future of a response. Closing the connection cancels the future.
@@ -86,44 +86,47 @@ async def serve(
     context: RequestContext,
     data: memoryview,
     position: int,
-    failed: ErrorResponse,
+    error_response: ErrorResponse,
     wait: Wait,
 ) -> EncodedResponse | None:
-    """The response to the request whose body starts at `position`. None for a Produce with acks=0.
+    """Return the response to the request whose body starts at `position`, or None for a Produce
+    with acks=0.
 
-    No other request uses `data`. ProtocolError, ConnectionMustClose and EncodingFailed close the
-    connection.
+    No other request may use `data`. Raises ProtocolError, ConnectionMustClose or EncodingFailed if
+    the connection must be closed.
     """
     version = context.version
-    run = server.services.run_in_worker
+    run_in_worker = server.services.run_in_worker
     limit = (
         MAX_ELEMENTS_BETWEEN_BROKERS
-        if api.key in registry.BETWEEN_BROKERS
-        else MAX_ELEMENTS_OF.get(api.key, MAX_ELEMENTS)
+        if api.key in registry.INTER_BROKER_APIS
+        else MAX_ELEMENTS_BY_API.get(api.key, MAX_ELEMENTS)
     )
-    async with server.large_requests:
-        request, _ = await run(decode_bounded, limit, api.request_class.decode, data, position, version)
-    for elements, results in DIVISIBLE.get(api.key, ()):
-        if getattr(request, elements, None):
-            response = await _handle_in_parts(server, api, context, request, failed, wait, elements, results)
+    async with server.large_request_lock:
+        request, _ = await run_in_worker(decode_bounded, limit, api.request_class.decode, data, position, version)
+    for elements_field, results_field in DIVISIBLE.get(api.key, ()):
+        if getattr(request, elements_field, None):
+            response = await _handle_in_parts(
+                server, api, context, request, error_response, wait, elements_field, results_field
+            )
             break
     else:
-        response = await _handle(server, api, context, request, failed, wait)
+        response = await _handle(server, api, context, request, error_response, wait)
     if response is None:
         return None
     # The worker gets the last references, because it also takes long to free so many objects.
     messages = [response, request]
     del response, request
-    async with server.large_requests:
+    async with server.large_request_lock:
         try:
-            pieces = await run(_encode, messages, version)
+            pieces = await run_in_worker(_encode, messages, version)
         except Exception as error:
             raise EncodingFailed(f"the response to {api.name} v{version} cannot be encoded") from error
     return EncodedResponse(pieces)
 
 
 def _encode(messages: list[Any], version: int) -> list[Any]:
-    """The first message, encoded, with adjacent bytes joined. Drops all messages."""
+    """Return the first message, encoded, with adjacent bytes joined. Drops all messages."""
     pieces: list[Any] = []
     messages[0].encode(pieces, version)
     messages.clear()
@@ -131,7 +134,7 @@ def _encode(messages: list[Any], version: int) -> list[Any]:
 
 
 async def _handle(
-    server: Server, api: registry.Api, context: RequestContext, request: Any, failed: ErrorResponse, wait: Wait
+    server: Server, api: registry.Api, context: RequestContext, request: Any, error_response: ErrorResponse, wait: Wait
 ) -> Any:
     server.write_staged()
     try:
@@ -145,7 +148,7 @@ async def _handle(
     except ConnectionMustClose:
         raise
     except Exception as error:
-        return failed(api, request, context.version, error)
+        return error_response(api, request, context.version, error)
 
 
 async def _handle_in_parts(
@@ -153,17 +156,17 @@ async def _handle_in_parts(
     api: registry.Api,
     context: RequestContext,
     request: Any,
-    failed: ErrorResponse,
+    error_response: ErrorResponse,
     wait: Wait,
-    elements: str,
-    results: str,
+    elements_field: str,
+    results_field: str,
 ) -> Any:
-    """Like `_handle`, but handles about `PART` elements of the request in each turn of the loop.
-    Returns one response with all results."""
+    """Like `_handle`, but handles about `PART_SIZE` elements of the request in each turn of the
+    loop. Returns one response with all results."""
     response: Any = None
-    for part, continues in _parts(getattr(request, elements)):
-        setattr(request, elements, part)
-        partial_response = await _handle(server, api, context, request, failed, wait)
+    for part, continues_element in _parts(getattr(request, elements_field)):
+        setattr(request, elements_field, part)
+        partial_response = await _handle(server, api, context, request, error_response, wait)
         if response is None:
             response = partial_response
         else:
@@ -171,32 +174,35 @@ async def _handle_in_parts(
                 # This part may have no results: the client must not take the results of the other
                 # parts for a complete response.
                 response.error_code = partial_response.error_code
-            merged, partial_results = getattr(response, results), getattr(partial_response, results)
-            if continues and merged and partial_results:
-                getattr(merged[-1], NESTED_RESULTS).extend(getattr(partial_results.pop(0), NESTED_RESULTS))
-            merged.extend(partial_results)
+            merged_results, partial_results = getattr(response, results_field), getattr(partial_response, results_field)
+            if continues_element and merged_results and partial_results:
+                getattr(merged_results[-1], NESTED_RESULTS_FIELD).extend(
+                    getattr(partial_results.pop(0), NESTED_RESULTS_FIELD)
+                )
+            merged_results.extend(partial_results)
         await asyncio.sleep(0)
     return response
 
 
 def _parts(elements: list[Any]) -> Iterator[tuple[list[Any], bool]]:
-    """Divide the elements into lists of about `PART` elements, nested elements included. The flag
-    of a list says whether its first element continues the last element of the previous list."""
+    """Divide the elements into lists of about `PART_SIZE` elements, nested elements included. The
+    flag of a list says whether its first element continues the last element of the previous
+    list."""
     part: list[Any] = []
     weight = 0
     for element in elements:
-        name = next((name for name in NESTED if getattr(element, name, None)), None)
-        nested = [] if name is None else getattr(element, name)
-        if weight and weight + len(nested) >= PART:
+        nested_field = next((field for field in NESTED_FIELDS if getattr(element, field, None)), None)
+        nested = [] if nested_field is None else getattr(element, nested_field)
+        if weight and weight + len(nested) >= PART_SIZE:
             yield part, False
             part, weight = [], 0
-        if name is None or len(nested) <= PART:
+        if nested_field is None or len(nested) <= PART_SIZE:
             part.append(element)
             weight += 1 + len(nested)
             continue
-        for start in range(0, len(nested), PART):
+        for start in range(0, len(nested), PART_SIZE):
             piece = copy(element)
-            setattr(piece, name, nested[start : start + PART])
+            setattr(piece, nested_field, nested[start : start + PART_SIZE])
             yield [piece], start > 0
     if part:
         yield part, False

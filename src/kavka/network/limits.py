@@ -9,9 +9,9 @@ WINDOW_S = 1.0
 
 
 class ConnectionLimits:
-    """Owns the counts of open connections. Above the total limit or the rate, new connections stay
-    in the backlog. Above the limit of an address, connections are refused. Changed limits apply to
-    new connections only.
+    """Owns the counts of open connections. At the total limit or the maximum rate, new connections
+    stay in the backlog. At the limit of an address, its connections are refused. Changed limits
+    apply to new connections only.
     """
 
     def __init__(
@@ -20,7 +20,7 @@ class ConnectionLimits:
         self.change(max_connections, max_per_ip, overrides, max_rate)
         self._by_ip: Counter[str] = Counter()
         self._window_end = 0.0
-        self._in_window = 0
+        self._window_count = 0
         self.count = 0
 
     def change(
@@ -35,15 +35,17 @@ class ConnectionLimits:
     def is_full(self) -> bool:
         return self.count >= self._max
 
-    def pause(self, now: float) -> float:
-        """Seconds until the rate allows the next connection."""
+    def rate_delay(self, now: float) -> float:
+        """Return the seconds until the rate allows the next connection. Starts a new window if the
+        current window has ended."""
         if now >= self._window_end:
             self._window_end = now + WINDOW_S
-            self._in_window = 0
-        return 0.0 if self._in_window < self._max_rate else self._window_end - now
+            self._window_count = 0
+        return 0.0 if self._window_count < self._max_rate else self._window_end - now
 
     def admit(self, address: str) -> bool:
-        self._in_window += 1
+        """Count a new connection. Returns False if the address is at its limit."""
+        self._window_count += 1
         if self._by_ip[address] >= self._overrides.get(address, self._max_per_ip):
             if not self._by_ip[address]:
                 del self._by_ip[address]

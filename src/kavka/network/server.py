@@ -17,8 +17,9 @@ from kavka.network.limits import ConnectionLimits
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BUFFER = 256 * 1024
-IDLE_SWEEPS = 10  # per connections.max.idle.ms
+RECEIVE_BUFFER_BYTES = 256 * 1024
+# The number of sweeps for idle connections per connections.max.idle.ms.
+IDLE_SWEEPS_PER_TIMEOUT = 10
 # How long pending requests may take when the server stops.
 STOP_GRACE_S = 1.0
 
@@ -31,12 +32,12 @@ class Server:
         settings = services.settings
         self.loop = asyncio.get_running_loop()
         self.services = services
-        self.apis = registry.served(services.in_cluster)
-        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER))
+        self.apis = registry.served_apis(services.in_cluster)
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.max_request_bytes: int = settings.socket_request_max_bytes
         self.large_frame_bytes = 0
         # Held while a worker decodes or encodes a large request, because that takes much memory.
-        self.large_requests = asyncio.Lock()
+        self.large_request_lock = asyncio.Lock()
         self._waiting_for_bytes: dict[Connection, None] = {}
         self.write_staged = services.replica_manager.staged_appends.write
         self.connections: set[Connection] = set()
@@ -44,7 +45,7 @@ class Server:
         self._max_bytes_in_flight: int = settings.queued_max_request_bytes
         self._max_idle_s: float = settings.connections_max_idle_ms / 1000
         self._acceptors: list[Acceptor] = []
-        self._started = False
+        self._is_started = False
         self._idle_timer: asyncio.TimerHandle | None = None
         requests = services.metrics.counter("kavka_requests_total", "Responses sent", ("api",))
         seconds = services.metrics.counter(
@@ -58,16 +59,17 @@ class Server:
         services.metrics.gauge("kavka_connections", "Open client connections", read=lambda: float(self.limits.count))
 
     def listen(self, listener: str, host: str, port: int) -> int:
-        """Bind a listener. Returns the port. Connections stay in the backlog until `start`."""
+        """Bind a listener. Returns the bound port. Raises OSError. Connections stay in the backlog
+        until `start`."""
         settings = self.services.settings
         buffers = SocketBuffers(
             send=_configured(settings, "socket.send.buffer.bytes"),
             receive=_configured(settings, "socket.receive.buffer.bytes"),
         )
         acceptor = Acceptor(self.loop, self.limits, partial(self._on_connection, listener), buffers)
-        bound = acceptor.bind(host, port, max(128, settings.socket_listen_backlog_size))
+        bound_port = acceptor.bind(host, port, max(128, settings.socket_listen_backlog_size))
         self._acceptors.append(acceptor)
-        return bound
+        return bound_port
 
     def _limits(self) -> tuple[int, int, dict[str, int], int]:
         settings = self.services.settings
@@ -78,13 +80,13 @@ class Server:
             settings.max_connection_creation_rate,
         )
 
-    def settings_changed(self) -> None:
+    def apply_settings(self) -> None:
         """Apply changed connection limits."""
         self.limits.change(*self._limits())
-        self._accept_again()
+        self._resume_accepting()
 
     def start(self) -> None:
-        self._started = True
+        self._is_started = True
         for acceptor in self._acceptors:
             acceptor.start()
         self._sweep_idle()
@@ -109,12 +111,12 @@ class Server:
         self.close()
         pending = [task for task in pending if not task.done()]
         if pending:
-            _, late = await asyncio.wait(pending, timeout=STOP_GRACE_S)
-            for task in late:
+            _, unfinished = await asyncio.wait(pending, timeout=STOP_GRACE_S)
+            for task in unfinished:
                 task.cancel()
-            if late:
-                logger.warning("Cancelled %d requests that did not complete before the stop", len(late))
-                await asyncio.wait(late, timeout=STOP_GRACE_S)
+            if unfinished:
+                logger.warning("Cancelled %d requests that did not complete before the stop", len(unfinished))
+                await asyncio.wait(unfinished, timeout=STOP_GRACE_S)
 
     # ---- for connections
 
@@ -127,16 +129,16 @@ class Server:
         self.connections.discard(connection)
         self._waiting_for_bytes.pop(connection, None)
         self.limits.release(connection.address)
-        self._accept_again()
+        self._resume_accepting()
 
-    def _accept_again(self) -> None:
-        if self._started:
+    def _resume_accepting(self) -> None:
+        if self._is_started:
             for acceptor in self._acceptors:
                 acceptor.start()
 
     def reserve_bytes(self, connection: Connection, size: int) -> bool:
-        """Reserve bytes of `queued.max.request.bytes` for a large request. Returns False if they
-        are in use. Then the connection's `on_bytes_released` is called later."""
+        """Reserve bytes of `queued.max.request.bytes` for a large request. Returns False if the
+        limit is reached. Then the connection's `on_bytes_released` is called later."""
         if 0 < self._max_bytes_in_flight <= self.large_frame_bytes:
             self._waiting_for_bytes[connection] = None
             return False
@@ -156,15 +158,15 @@ class Server:
     def _sweep_idle(self) -> None:
         if self._max_idle_s <= 0:
             return
-        oldest = self.loop.time() - self._max_idle_s
+        cutoff = self.loop.time() - self._max_idle_s
         for connection in list(self.connections):
-            if connection.is_idle_since(oldest):
+            if connection.is_idle_since(cutoff):
                 connection.close()
-        self._idle_timer = self.loop.call_later(self._max_idle_s / IDLE_SWEEPS, self._sweep_idle)
+        self._idle_timer = self.loop.call_later(self._max_idle_s / IDLE_SWEEPS_PER_TIMEOUT, self._sweep_idle)
 
 
 def _configured(settings: Any, name: str) -> int | None:
-    """The configured value. None if the property is not set: the operating system's default is
-    better than Kafka's."""
+    """Return the configured value, or None if the property is not set: the operating system's
+    default is better than Kafka's."""
     value: int = settings[name]
     return value if settings.is_set(name) and value > 0 else None

@@ -1,4 +1,4 @@
-"""The output of a connection: bytes and file slices, in order, to a non-blocking socket.
+"""Sends bytes and file slices, in order, to a non-blocking socket.
 
 `send` writes as much as the socket accepts, and queues the remaining pieces until the socket is
 writable. A FileSlice is sent by sendfile from the page cache to the socket, without a copy in this
@@ -18,10 +18,10 @@ from kavka.storage.file_slice import FileClosed, FileSlice
 
 Piece = bytes | memoryview | FileSlice
 
-# The most bytes of a file that one call sends, so that a fast reader does not block the loop.
-_SENDFILE_CHUNK = 4 * 1024 * 1024
+# One call sends at most this much of a file, so that a fast reader does not block the loop.
+_MAX_SENDFILE_BYTES = 4 * 1024 * 1024
 # Up to this size, one read and one send (10 µs) are faster than send, sendfile and send (15 µs).
-_SMALL = 32 * 1024
+_MAX_COPIED_BYTES = 32 * 1024
 
 
 class FileShrank(Exception):
@@ -55,12 +55,13 @@ class Outbox:
         return len(self._queue)
 
     def send(self, pieces: list[Piece]) -> None:
-        """Raises OSError or FileShrank; then the connection has to be closed."""
+        """Send the pieces, or queue them. After OSError or FileShrank the caller must close the
+        connection."""
         queue = self._queue
         try:
             data: bytes | memoryview = b"".join(pieces)  # type: ignore[arg-type]
         except TypeError:  # there is a FileSlice
-            if sum(map(len, pieces)) > _SMALL:
+            if sum(map(len, pieces)) > _MAX_COPIED_BYTES:
                 for piece in join_bytes(pieces):
                     queue.append(piece)
                     if not isinstance(piece, FileSlice):
@@ -70,7 +71,7 @@ class Outbox:
                 return
             data = b"".join([_read(piece) if isinstance(piece, FileSlice) else piece for piece in pieces])
         if not queue:
-            sent = self._send_bytes(data, more=False)
+            sent = self._send_bytes(data, has_more=False)
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
@@ -86,7 +87,7 @@ class Outbox:
             if isinstance(piece, FileSlice):
                 sent = self._send_file(piece)
             else:
-                sent = self._send_bytes(piece, more=len(queue) > 1)
+                sent = self._send_bytes(piece, has_more=len(queue) > 1)
                 self.queued_bytes -= sent
             if sent == len(piece):
                 queue.popleft()
@@ -97,16 +98,16 @@ class Outbox:
             return
         self._stop_waiting()
 
-    def _send_bytes(self, piece: bytes | memoryview, more: bool) -> int:
+    def _send_bytes(self, piece: bytes | memoryview, has_more: bool) -> int:
         try:
-            return self._sock.send(piece, socket.MSG_MORE if more else 0)
+            return self._sock.send(piece, socket.MSG_MORE if has_more else 0)
         except BlockingIOError:
             return 0
 
     def _send_file(self, piece: FileSlice) -> int:
         size = len(piece)
         try:
-            sent = os.sendfile(self._fd, piece.fd, piece.position, min(size, _SENDFILE_CHUNK))
+            sent = os.sendfile(self._fd, piece.fd, piece.position, min(size, _MAX_SENDFILE_BYTES))
         except BlockingIOError:
             return 0
         except FileClosed:
@@ -146,17 +147,17 @@ def _read(piece: FileSlice) -> bytes:
 
 
 def join_bytes(pieces: list[Piece]) -> list[Piece]:
-    """The pieces with adjacent bytes joined."""
+    """Return the pieces with adjacent bytes joined."""
     joined: list[Piece] = []
-    run: list[bytes | memoryview] = []
+    adjacent: list[bytes | memoryview] = []
     for piece in pieces:
         if isinstance(piece, FileSlice):
-            if run:
-                joined.append(b"".join(run))
-                run = []
+            if adjacent:
+                joined.append(b"".join(adjacent))
+                adjacent = []
             joined.append(piece)
         else:
-            run.append(piece)
-    if run:
-        joined.append(b"".join(run))
+            adjacent.append(piece)
+    if adjacent:
+        joined.append(b"".join(adjacent))
     return joined

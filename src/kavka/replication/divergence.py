@@ -2,7 +2,7 @@
 
 Every fetch has the epoch of the follower's last record. If that epoch is missing in the leader's
 log, or ends there before the fetch offset, the response has the leader's largest epoch that is not
-greater, and the end offset of that epoch.
+greater than the follower's, and the end offset of that epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ EndOffsetForEpoch = Callable[[int], tuple[int, int]]
 def truncation_offset(
     end_offset_for_epoch: EndOffsetForEpoch, own_end: int, high_watermark: int, leader_epoch: int, leader_end: int
 ) -> int:
-    """The offset to truncate the follower's log to, given the leader's epoch and end offset.
+    """Return the offset to truncate the follower's log to. `leader_epoch` and `leader_end` are the
+    epoch and the end offset in the leader's response.
 
     A follower without that epoch truncates to the end of its largest smaller epoch. Its next fetch
     has that smaller epoch. This repeats until both logs agree.

@@ -3,7 +3,7 @@
 One request is in flight at a time, for all partitions together, in a fetch session
 (`fetcher_session.py`). The leader holds the request until there are records. The records of a
 response are views of its frame and are appended without a copy, with one write for each log. The
-next request is sent within the same read from the socket, without another turn of the loop.
+next request is sent in the same turn of the loop.
 
 `fetcher_states.py` has the states of the fetcher and of its partitions. A crash at any point leaves
 a log that is a prefix of the records sent. The next fetch starts at the end of that log. From the
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
-from kavka.replication.fetcher_session import FULL_SESSION
+from kavka.replication.fetcher_session import INITIAL_EPOCH
 from kavka.replication.fetcher_states import FETCHER_TRANSITIONS, FetcherState
 from kavka.replication.followed_partitions import LOOKUP_CHANNEL, FollowedPartitions
 from kavka.replication.partition import Partition
@@ -35,9 +35,10 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "fetch"
 # How long to wait for the first bytes of a response before the request is abandoned.
-RESPONSE_START_S = 0.02
-HIGHEST_FETCH = 17
-LAST_WITH_NAMES = 12
+RESPONSE_START_TIMEOUT_S = 0.02
+MAX_FETCH_VERSION = 17
+# Later Fetch versions identify topics by id.
+MAX_TOPIC_NAME_VERSION = 12
 
 
 class ReplicaFetcher:
@@ -48,14 +49,14 @@ class ReplicaFetcher:
     def __init__(
         self,
         broker_id: int,
-        source: int,
+        leader_id: int,
         peers: Peers,
         log_manager: LogManager,
         shared: Shared,
         broker_epoch: Callable[[], int],
         on_failure: Callable[[Partition, BaseException], None],
     ) -> None:
-        self.source = source
+        self.leader_id = leader_id
         self.state = FetcherState.IDLE
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -63,24 +64,25 @@ class ReplicaFetcher:
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self.followed = FollowedPartitions(
-            broker_id, source, peers, log_manager, shared, on_failure, self._fetch_partition
+            broker_id, leader_id, peers, log_manager, shared, on_failure, self._fetch_partition
         )
         self._session = self.followed.session
         self._connection: Connection | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._connect_task: asyncio.Task[None] | None = None
         self._in_flight: _InFlight | None = None
-        self._backoff: asyncio.TimerHandle | None = None
+        self._backoff_timer: asyncio.TimerHandle | None = None
         self._attempts = 0
 
     def _move_to(self, state: FetcherState) -> None:
-        """Also drops the request or the timer of the previous state."""
+        """Change the state, and drop the request or the timer of the previous state. Raises
+        ValueError if the table does not have the transition."""
         if (self.state, state) not in FETCHER_TRANSITIONS:
             raise ValueError(f"no transition from {self.state.name} to {state.name}")
         self.state = state
         self._in_flight = None
-        if self._backoff is not None:
-            self._backoff.cancel()
-            self._backoff = None
+        if self._backoff_timer is not None:
+            self._backoff_timer.cancel()
+            self._backoff_timer = None
 
     # ---- partitions
 
@@ -107,11 +109,11 @@ class ReplicaFetcher:
         """Close without waiting for tasks. Returns the cancelled tasks."""
         self._move_to(FetcherState.CLOSED)
         tasks = self.followed.clear()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            tasks.append(self._connecting)
-        self._peers.close_channel(self.source, CHANNEL)
-        self._peers.close_channel(self.source, LOOKUP_CHANNEL)
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+            tasks.append(self._connect_task)
+        self._peers.close_channel(self.leader_id, CHANNEL)
+        self._peers.close_channel(self.leader_id, LOOKUP_CHANNEL)
         return tasks
 
     # ---- the connection
@@ -122,15 +124,15 @@ class ReplicaFetcher:
             self._abandon_held_request()
 
     def _abandon_held_request(self) -> None:
-        """A request that the leader holds would delay a new partition. Replace it by a request on a
-        new connection, unless its response is arriving. The first request of a session is not
+        """A request that the leader holds would delay a new partition. Replace it with a request on
+        a new connection, unless its response is arriving. The first request of a session is not
         abandoned: its response has the session id."""
         request, connection = self._in_flight, self._connection
-        if self._session.epoch == FULL_SESSION:
+        if self._session.epoch == INITIAL_EPOCH:
             return
         if request is not None and connection is not None and not request.is_abandon_scheduled:
             request.is_abandon_scheduled = True
-            self._loop.call_later(RESPONSE_START_S, self._abandon, request, connection, connection.bytes_in)
+            self._loop.call_later(RESPONSE_START_TIMEOUT_S, self._abandon, request, connection, connection.bytes_in)
 
     def _abandon(self, request: _InFlight, connection: Connection, bytes_in: int) -> None:
         if self._in_flight is not request:
@@ -143,7 +145,7 @@ class ReplicaFetcher:
 
     def _drop_connection(self) -> None:
         self._connection = None
-        self._peers.close_channel(self.source, CHANNEL)
+        self._peers.close_channel(self.leader_id, CHANNEL)
         self._session.restart()
 
     def _fetch(self) -> None:
@@ -155,37 +157,37 @@ class ReplicaFetcher:
         connection = self._connection
         if connection is None or connection.closed:
             self._move_to(FetcherState.CONNECTING)
-            self._connecting = self._loop.create_task(self._connect(), name=f"fetch-from-{self.source}")
+            self._connect_task = self._loop.create_task(self._connect(), name=f"fetch-from-{self.leader_id}")
             return
         self._move_to(FetcherState.FETCHING)
         try:
             self._send(connection)
         except Exception as error:
-            self._on_connection_lost(error)
+            self._on_failure(error)
 
     async def _connect(self) -> None:
         try:
-            connection = await self._peers.connection(self.source, CHANNEL)
+            connection = await self._peers.connection(self.leader_id, CHANNEL)
         except Exception as error:
-            self._on_connection_lost(error)
+            self._on_failure(error)
             return
         finally:
-            self._connecting = None
+            self._connect_task = None
         self._move_to(FetcherState.IDLE)
         self._connection = connection
         self._session.restart()
         self._fetch()
 
-    def _on_connection_lost(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         """Retry after the backoff, in a new session."""
         if self.state in (FetcherState.CLOSED, FetcherState.BACKING_OFF):
             return
-        logger.info("Fetching from broker %d failed: %s", self.source, error)
+        logger.info("Cannot fetch from broker %d: %s", self.leader_id, error)
         if not isinstance(error, (KafkaError, OSError)):
-            logger.error("Fetching from broker %d failed unexpectedly", self.source, exc_info=error)
+            logger.error("Unexpected error in a fetch from broker %d", self.leader_id, exc_info=error)
         self._move_to(FetcherState.BACKING_OFF)
         self._drop_connection()
-        self._backoff = self._loop.call_later(self.followed.backoff_s(self._attempts), self._retry)
+        self._backoff_timer = self._loop.call_later(self.followed.backoff_s(self._attempts), self._retry)
         self._attempts += 1
 
     def _retry(self) -> None:
@@ -196,15 +198,17 @@ class ReplicaFetcher:
 
     def _send(self, connection: Connection) -> None:
         session = self._session
-        session.choose_names_or_ids()
+        session.choose_topic_ids_or_names()
         settings = self._shared.settings
-        version = connection.version_of(ApiKey.FETCH, HIGHEST_FETCH if session.by_id else LAST_WITH_NAMES)
-        if version <= LAST_WITH_NAMES:
-            session.use_names()
+        api_version = connection.version_of(
+            ApiKey.FETCH, MAX_FETCH_VERSION if session.uses_topic_ids else MAX_TOPIC_NAME_VERSION
+        )
+        if api_version <= MAX_TOPIC_NAME_VERSION:
+            session.use_topic_names()
         self.followed.delay_throttled()
         in_flight = self._in_flight = _InFlight(self)
         request = FetchRequest(
-            replica_id=self._broker_id if version < 15 else -1,
+            replica_id=self._broker_id if api_version < 15 else -1,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
             max_wait_ms=settings.fetch_wait_max_ms,
             min_bytes=settings.fetch_min_bytes,
@@ -214,7 +218,7 @@ class ReplicaFetcher:
             topics=session.take_changed(settings.fetch_max_bytes),
             forgotten_topics_data=session.take_forgotten(),
         )
-        connection.send_to(request, version, in_flight, settings.socket_timeout_s)
+        connection.send_to(request, api_version, in_flight, settings.socket_timeout_s)
 
     # ---- responses
 
@@ -232,7 +236,7 @@ class ReplicaFetcher:
             self._session.id = 0
             self._fetch()
         else:
-            self._on_connection_lost(KafkaError(code, "the leader refused the fetch"))
+            self._on_failure(KafkaError(code, "the leader refused the fetch"))
 
 
 class _InFlight:
@@ -254,7 +258,7 @@ class _InFlight:
         try:
             fetcher._on_response(response)
         except Exception as error:
-            fetcher._on_connection_lost(error)
+            fetcher._on_failure(error)
 
     def set_exception(self, error: BaseException, /) -> None:
-        self._fetcher._on_connection_lost(error)
+        self._fetcher._on_failure(error)

@@ -1,6 +1,6 @@
 """[pure] The states of a replica fetcher and of the partitions that it copies.
 
-Each machine has one table of its transitions: (from, to) -> reason. All others are errors.
+Each state machine has one table of the allowed transitions: (from, to) -> reason.
 """
 
 from __future__ import annotations

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_CHANNEL = "fetch-questions"
+LOOKUP_CHANNEL = "offset-lookup"
 LATEST = -1
 EARLIEST = -2
 # A follower cannot copy records that the leader has moved to tiered storage.
 EARLIEST_LOCAL = -4
 FIRST_BACKOFF_S = 0.02
 # A held request is abandoned at most this often for a partition that the leader refuses.
-URGENT_ATTEMPTS = 6
-# Errors until the leader has applied the controller's order, usually for milliseconds.
-_TRANSIENT = frozenset(
+MAX_URGENT_ATTEMPTS = 6
+# Errors that the leader returns until it has applied the controller's order, usually within
+# milliseconds.
+_TRANSIENT_ERRORS = frozenset(
     (
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -55,7 +56,7 @@ class FollowedPartitions:
     def __init__(
         self,
         broker_id: int,
-        source: int,
+        leader_id: int,
         peers: Peers,
         log_manager: LogManager,
         shared: Shared,
@@ -67,7 +68,7 @@ class FollowedPartitions:
         # The next request is sent after these flushes.
         self.flushes: set[_PendingFlush] = set()
         self._broker_id = broker_id
-        self._source = source
+        self._leader_id = leader_id
         self._peers = peers
         self._log_manager = log_manager
         self._shared = shared
@@ -75,7 +76,7 @@ class FollowedPartitions:
         self._fetch = fetch
         self._loop = asyncio.get_running_loop()
         self._lookups: set[asyncio.Task[None]] = set()
-        self._restart_session = False
+        self._must_restart_session = False
 
     def add(self, partition: Partition) -> bool:
         """Copy the partition from the end of its log on, in its current leader epoch. Returns False
@@ -106,7 +107,7 @@ class FollowedPartitions:
         return lookups
 
     def backoff_s(self, attempts: int) -> float:
-        """Short at first, up to replica.fetch.backoff.ms."""
+        """Return the backoff, which doubles from FIRST_BACKOFF_S up to replica.fetch.backoff.ms."""
         return min(self._shared.settings.fetch_backoff_s, FIRST_BACKOFF_S * (1 << min(attempts, 16)))
 
     def _leave_out(self, role: FollowerRole, state: CopyState) -> None:
@@ -127,7 +128,7 @@ class FollowedPartitions:
     def _on_partition_failure(self, role: FollowerRole, error: BaseException) -> None:
         """The log cannot be written. The log manager decides whether its directory goes offline. If
         it stays online, the fetch is retried."""
-        logger.error("Copying %s from broker %d failed: %s", role.partition.topic_partition, self._source, error)
+        logger.error("Cannot copy %s from broker %d: %s", role.partition.topic_partition, self._leader_id, error)
         self._on_failure(role.partition, error)
         if not role.is_active:
             return
@@ -157,38 +158,38 @@ class FollowedPartitions:
         session = self.session
         session.on_response(response.session_id)
         in_session = session.in_session
-        by_id = session.by_id
+        uses_topic_ids = session.uses_topic_ids
         for topic in response.responses:
-            name = topic.topic_id if by_id else topic.topic
-            for data in topic.partitions:
-                role = in_session.get((name, data.partition_index))
+            topic_key = topic.topic_id if uses_topic_ids else topic.topic
+            for partition_data in topic.partitions:
+                role = in_session.get((topic_key, partition_data.partition_index))
                 if role is not None:
                     try:
-                        self._process(role, data)
+                        self._process(role, partition_data)
                     except Exception as error:
                         self._on_process_error(role, error)
-        if response.session_id == 0 or self._restart_session:
-            self._restart_session = False
+        if response.session_id == 0 or self._must_restart_session:
+            self._must_restart_session = False
             session.restart()
 
-    def _process(self, role: FollowerRole, data: PartitionData) -> None:
+    def _process(self, role: FollowerRole, partition_data: PartitionData) -> None:
         partition = role.partition
         log = partition.log
         if log is None or partition.leader_epoch != role.leader_epoch:
             return
-        if data.error_code:
-            self._on_partition_error(role, known_code(data.error_code))
+        if partition_data.error_code:
+            self._on_partition_error(role, known_code(partition_data.error_code))
             return
         role.attempts = 0
         role.is_urgent = False
-        diverging = data.diverging_epoch
+        diverging = partition_data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             role.truncate(log, diverging.epoch, diverging.end_offset)
             # The offsets in this response are ignored, because another truncation may follow. The
             # leader sends them only once, so the session is restarted.
-            self._restart_session = True
+            self._must_restart_session = True
             return
-        records = data.records
+        records = partition_data.records
         if records is not None and len(records):
             if log.end_offset != role.fetch_offset:
                 raise KafkaError(
@@ -203,15 +204,15 @@ class FollowedPartitions:
                 self._shared.follower_throttle.record(len(records), self._loop.time())
             if log.unflushed_messages >= log.config.flush_messages or log.config.flush_before_visible:
                 self._flush(partition, log.end_offset)
-        role.update_offsets(log, data.high_watermark, data.log_start_offset)
-        role.lag = max(0, data.high_watermark - log.end_offset)
+        role.update_offsets(log, partition_data.high_watermark, partition_data.log_start_offset)
+        role.lag = max(0, partition_data.high_watermark - log.end_offset)
         if log.start_offset != role.sent_start_offset and role.state is CopyState.FETCHING:
             self.session.changed[role] = None
 
     def _flush(self, partition: Partition, end: int) -> None:
         """A fetch acknowledges all records before its offset. If the topic requires a flush, the
-        records are flushed before the next fetch. No other request is sent meanwhile, because the
-        leader might hold it for long."""
+        records are flushed before the next fetch. No request for other partitions is sent
+        meanwhile, because the leader might hold it for long."""
         flush = _PendingFlush(self, end)
         self.flushes.add(flush)
         partition.pending_appends.add(flush)
@@ -225,12 +226,12 @@ class FollowedPartitions:
         tp = role.partition.topic_partition
         if isinstance(error, KafkaError) and error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
             # The corruption may have happened in transit: fetch again.
-            logger.error("%s: broker %d sent a corrupt batch: %s", tp, self._source, error)
+            logger.error("%s: broker %d sent a corrupt batch: %s", tp, self._leader_id, error)
             if role.is_active:
                 self._delay(role, self._shared.settings.fetch_backoff_s)
             return
         if not isinstance(error, (KafkaError, OSError)):
-            logger.error("Copying %s failed unexpectedly", tp, exc_info=error)
+            logger.error("Unexpected error in copying %s", tp, exc_info=error)
         self._on_partition_failure(role, error)
 
     def _on_partition_error(self, role: FollowerRole, code: ErrorCode) -> None:
@@ -244,28 +245,29 @@ class FollowedPartitions:
             task.add_done_callback(self._lookups.discard)
         elif code is ErrorCode.FENCED_LEADER_EPOCH:
             # There is a newer leader. The controller will send an order to follow it.
-            logger.info("%s: broker %d has a newer leader epoch than %d", tp, self._source, role.leader_epoch)
+            logger.info("%s: broker %d has a newer leader epoch than %d", tp, self._leader_id, role.leader_epoch)
             self._leave_out(role, CopyState.FAILED)
         else:
-            is_transient = code in _TRANSIENT
+            is_transient = code in _TRANSIENT_ERRORS
             level = logging.DEBUG if is_transient else logging.ERROR
-            logger.log(level, "%s: broker %d refused a fetch: %s", tp, self._source, code.name)
+            logger.log(level, "%s: broker %d refused a fetch: %s", tp, self._leader_id, code.name)
             self._delay(role, self.backoff_s(role.attempts) if is_transient else backoff)
-            role.is_urgent = is_transient and role.attempts < URGENT_ATTEMPTS
+            role.is_urgent = is_transient and role.attempts < MAX_URGENT_ATTEMPTS
             role.attempts += 1
 
-    async def _move_into_range(self, role: FollowerRole, earliest: int) -> None:
-        """Find a fetch offset after OFFSET_OUT_OF_RANGE. The partition is delayed meanwhile."""
+    async def _move_into_range(self, role: FollowerRole, earliest_timestamp: int) -> None:
+        """Move the end of this log into the range of the leader's log, after a fetch offset outside
+        of that range. The partition is delayed meanwhile."""
         tp = role.partition.topic_partition
         try:
             end = await self._leader_offset(role, LATEST)
-            start = await self._leader_offset(role, earliest) if role.is_active else -1
+            start = await self._leader_offset(role, earliest_timestamp) if role.is_active else -1
             log = role.partition.log
             if not role.is_active or log is None:
                 return
             role.move_into_range(log, start, end)
         except (KafkaError, OSError) as error:
-            logger.info("%s: looking up the offsets of broker %d failed: %s", tp, self._source, error)
+            logger.info("Cannot look up the offsets of %s at broker %d: %s", tp, self._leader_id, error)
             return  # the delay's timer retries
         except Exception as error:
             self._on_process_error(role, error)
@@ -281,7 +283,7 @@ class FollowedPartitions:
             replica_id=self._broker_id, topics=[ListOffsetsTopic(name=role.topic, partitions=[partition])]
         )
         timeout_s = self._shared.settings.socket_timeout_s
-        response = await self._peers.ask(self._source, request, channel=LOOKUP_CHANNEL, timeout=timeout_s)
+        response = await self._peers.send(self._leader_id, request, channel=LOOKUP_CHANNEL, timeout=timeout_s)
         result = response.topics[0].partitions[0]
         if result.error_code:
             raise KafkaError(known_code(result.error_code))
@@ -301,7 +303,7 @@ class _PendingFlush:
             self._complete(partition)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
-        """The partition is no longer role, or its log directory failed."""
+        """The partition is no longer followed, or its log directory failed."""
         self._complete(partition)
 
     def _complete(self, partition: Partition) -> None:

@@ -46,7 +46,8 @@ class FollowerRole:
         return self.state in (CopyState.FETCHING, CopyState.DELAYED)
 
     def move_to(self, state: CopyState) -> None:
-        """Also cancels the timer of the previous state."""
+        """Change the state, and cancel the timer of the previous state. Raises ValueError if the
+        table does not have the transition."""
         if (self.state, state) not in COPY_TRANSITIONS:
             raise ValueError(f"no transition from {self.state.name} to {state.name}")
         self.state = state
@@ -55,9 +56,9 @@ class FollowerRole:
             self.timer = None
 
     def prepare(self, log: Log) -> None:
-        """Called before the first fetch from a leader. Records without leader epochs cannot be
-        compared with the leader's records, so a log that has only such records is truncated to its
-        high watermark."""
+        """Prepare the log for the first fetch from a leader. Records without leader epochs cannot
+        be compared with the leader's records, so a log that has only such records is truncated to
+        its high watermark."""
         log.roll_back()
         if log.epochs.latest < 0 and log.end_offset > log.high_watermark:
             self._truncate_to(log, log.high_watermark)
@@ -91,12 +92,12 @@ class FollowerRole:
     def move_into_range(self, log: Log, leader_start: int, leader_end: int) -> None:
         """The end of this log is outside the leader's log. After an unclean election the leader's
         log may be shorter: then this log is truncated. If this log ends before the leader's log
-        starts, all its records are dropped."""
+        starts, all records of this log are deleted."""
         if leader_end < log.end_offset:
             self._truncate_to(log, leader_end)
         elif leader_start > log.end_offset:
             logger.warning(
-                "Restarting %s at offset %d: the leader's log has no records before it",
+                "Deleting all records of %s and continuing at offset %d: the leader's log has no earlier records",
                 self.partition.topic_partition,
                 leader_start,
             )
@@ -111,19 +112,19 @@ class FollowerRole:
     def append(self, log: Log, records: memoryview) -> None:
         try:
             log.append_as_follower(records, self.leader_epoch)
-        except UnexpectedOffset as unexpected:
+        except UnexpectedOffset as error:
             end = log.end_offset
-            if not (end == log.start_offset and unexpected.first_offset < end <= unexpected.last_offset):
+            if not (end == log.start_offset and error.first_offset < end <= error.last_offset):
                 raise
-            # The leader's log starts in the middle of this batch, because DeleteRecords removed the
-            # records before. This log has to start at the same offset.
-            self._restart_at(unexpected.first_offset)
+            # The leader's log starts in the middle of this batch, because DeleteRecords removed its
+            # first records. This log has to start at the same offset.
+            self._restart_at(error.first_offset)
             log.append_as_follower(records, self.leader_epoch)
             log.advance_start_offset(end)
 
     def update_offsets(self, log: Log, high_watermark: int, start_offset: int) -> None:
         """Apply the leader's start offset, and its high watermark up to the end of this log. The
-        high watermark never moves back: a new leader may have a lower one than its predecessor."""
+        high watermark never moves back, although that of a new leader may be lower at first."""
         committed = min(high_watermark, log.end_offset)
         has_moved = committed > log.high_watermark
         if has_moved:

@@ -4,7 +4,7 @@ A session may have thousands of partitions, most of them without new records. Pa
 sessions that contain them, so the cost of a fetch depends only on the number of changed partitions.
 A partition of a session is idle, or it is
 
-    dirty        there may be records after the follower's position, or another change to send
+    dirty        there may be records after the fetch offset, or another change to send
     touched      the high watermark has moved: part of the next response, but no reason to respond
     outside ISR  the follower may join the ISR: checked with every fetch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Poll interval for changes that no notification announces, for example a log start offset moved by
 # retention.
-SWEEP_S = 10.0
+SWEEP_INTERVAL_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class FollowerSession:
             self.dirty[entry] = None
         if self.outside_isr:
             self.touched.update(self.outside_isr)
-        if now - self._swept_at > SWEEP_S:
+        if now - self._swept_at > SWEEP_INTERVAL_S:
             self._swept_at = now
             self.touched.update(dict.fromkeys(self._tracked))
 

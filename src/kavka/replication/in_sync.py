@@ -77,8 +77,8 @@ class FollowerState:
             self.leader_end_at_fetch = leader_end
 
     def mark_caught_up(self, fetched_at: float) -> None:
-        """The follower had all records at its fetch of that time, which did not include this
-        partition."""
+        """The follower had all records when it sent the fetch at `fetched_at`, which did not
+        include this partition."""
         if fetched_at > self.fetched_at:
             self.fetched_at = self.caught_up_at = fetched_at
             self.leader_end_at_fetch = self.end_offset
@@ -94,9 +94,10 @@ def high_watermark(
     maximal_isr: Collection[int],
     now: float,
     max_lag: float,
-    alive: Collection[int],
+    live_brokers: Collection[int],
 ) -> int:
-    """The first offset that not all members of the ISR have. It never moves back under one leader.
+    """Return the first offset that not all members of the ISR have, but at least `current`: the
+    high watermark of a leader never moves back.
 
     `maximal_isr` has every replica that the controller may consider in sync: the ISR, and the
     members that a pending change adds. A live, eligible follower outside the maximal ISR that has
@@ -108,7 +109,11 @@ def high_watermark(
         end = follower.end_offset
         if end < lowest and (
             follower.broker_id in maximal_isr
-            or (now - follower.caught_up_at <= max_lag and not follower.is_ineligible and follower.broker_id in alive)
+            or (
+                now - follower.caught_up_at <= max_lag
+                and not follower.is_ineligible
+                and follower.broker_id in live_brokers
+            )
         ):
             lowest = end
     return lowest if lowest > current else current
@@ -116,8 +121,8 @@ def high_watermark(
 
 def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> bool:
     """Whether to propose a follower for the ISR. The follower must have all committed records, and
-    all records from before this leader epoch: the high watermark of a new leader may be lower than
-    the committed offset. After a refusal, the follower is not proposed before `propose_at`."""
+    all records from before this leader epoch: records above the high watermark of a new leader may
+    be committed. After a refusal, the follower is not proposed before `propose_at`."""
     return (
         follower.end_offset >= high_watermark
         and follower.end_offset >= epoch_start
@@ -126,5 +131,6 @@ def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> 
 
 
 def out_of_sync(members: Iterable[FollowerState], leader_end: int, now: float, max_lag: float) -> list[int]:
-    """The members of the ISR that have not caught up with the leader for more than `max_lag`."""
+    """Return the ids of the ISR members that have not caught up with the leader for more than
+    `max_lag` seconds."""
     return [member.broker_id for member in members if not member.is_caught_up(leader_end, now, max_lag)]

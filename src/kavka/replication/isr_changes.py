@@ -1,10 +1,10 @@
 """Sends proposed ISR changes to the controller (Kafka's AlterPartitionManager).
 
 One request is in flight at a time. Changes that are proposed meanwhile are sent together in the
-next request. After a failed request, the pending changes are sent again, after a delay that doubles
-up to a second. A failure is logged when its reason changes, and once a minute while it lasts. The
-partition's leader role gets the outcome: `on_isr_accepted` or `on_isr_refused`. A change becomes
-obsolete when the controller sends an order for its partition.
+next request. A failed request is retried with a backoff of up to one second. A failure is logged
+when its reason changes, and once a minute while it lasts. The partition's leader role gets the
+outcome: `on_isr_accepted` or `on_isr_refused`. A change becomes obsolete when the controller sends
+an order for its partition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kavka.replication.partition_state import PendingIsr
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF = Backoff(50, 1_000, jitter=0)
-LOG_AGAIN_S = 60.0
+LOG_INTERVAL_S = 60.0
 RECOVERED = 0
 
 Send = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
@@ -76,22 +76,22 @@ class IsrChanges:
                 if reason is None:
                     self._on_success()
                 else:
-                    self._log_failure(len(changes), reason)
+                    self._on_failure(len(changes), reason)
                     await asyncio.sleep(RETRY_BACKOFF.delay(self._failures))
         finally:
             self._task = None
             self._failures = 0
 
     def _drop_obsolete(self) -> Changes:
-        """Returns the pending changes."""
+        """Drop the obsolete changes. Returns the remaining changes."""
         self._changes = {
             partition: pending for partition, pending in self._changes.items() if partition.isr_state is pending
         }
         return list(self._changes.items())
 
     async def _send_changes(self, changes: Changes) -> str | None:
-        """Send one request. Returns None if all changes have their outcome, else the reason to send
-        some of them again."""
+        """Send one request. Returns None if all changes have an outcome, otherwise the reason why
+        changes have to be sent again."""
         try:
             response = await self._send(self._request(changes))
         except (KafkaError, OSError) as error:
@@ -112,12 +112,12 @@ class IsrChanges:
         self._failures = 0
         self._logged_reason = ""
 
-    def _log_failure(self, changes: int, reason: str) -> None:
+    def _on_failure(self, change_count: int, reason: str) -> None:
         self._failures += 1
         now = asyncio.get_running_loop().time()
-        if reason != self._logged_reason or now - self._logged_at >= LOG_AGAIN_S:
+        if reason != self._logged_reason or now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_reason, self._logged_at = reason, now
-            logger.info("%d ISR changes are pending after %d failed requests: %s", changes, self._failures, reason)
+            logger.info("%d ISR changes are pending after %d failed requests: %s", change_count, self._failures, reason)
 
     def _request(self, changes: Changes) -> AlterPartitionRequest:
         topics: dict[tuple[str, UUID], AlterPartitionRequestTopicData] = {}
@@ -133,7 +133,7 @@ class IsrChanges:
                     leader_epoch=pending.leader_epoch,
                     # Every supported controller accepts version 3, which has broker epochs.
                     new_isr_with_epochs=[
-                        BrokerState(broker_id=broker_id, broker_epoch=self._epoch_of(partition, broker_id))
+                        BrokerState(broker_id=broker_id, broker_epoch=self._broker_epoch_of(partition, broker_id))
                         for broker_id in sorted(pending.proposed)
                     ],
                     leader_recovery_state=RECOVERED,
@@ -144,7 +144,7 @@ class IsrChanges:
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
         )
 
-    def _epoch_of(self, partition: Partition, broker_id: int) -> int:
+    def _broker_epoch_of(self, partition: Partition, broker_id: int) -> int:
         if broker_id == self._broker_id:
             return self._broker_epoch()
         role = partition.leader_role
@@ -170,7 +170,7 @@ class IsrChanges:
         return reason
 
     def _complete(self, partition: Partition, pending: PendingIsr, result: AlterPartitionResponsePartitionData) -> bool:
-        """Returns False if the change has to be sent again."""
+        """Pass the outcome to the leader role. Returns False if the change has to be sent again."""
         role = partition.leader_role
         if role is None:
             return True
@@ -179,5 +179,5 @@ class IsrChanges:
                 return not role.on_isr_refused(pending, known_code(result.error_code))
             role.on_isr_accepted(pending, result.leader_epoch, result.partition_epoch, frozenset(result.isr))
         except Exception:
-            logger.exception("Applying the ISR change of %s failed", partition.topic_partition)
+            logger.exception("Cannot apply the ISR change of %s", partition.topic_partition)
         return True

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # The controller made no change: the previous ISR is still in effect.
-_REVERTS = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
+_REVERT_ERRORS = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 # This broker has a stale state of the partition.
-_STALE = frozenset(
+_STALE_STATE_ERRORS = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -71,8 +71,8 @@ class LeaderRole:
                     follower.begin_epoch(now, log.written_end, broker_id in isr, is_new_leader)
 
     def follower(self, broker_id: int) -> FollowerState:
-        """Raises UNKNOWN_LEADER_EPOCH for a broker without a replica: that broker has a newer
-        assignment than this broker."""
+        """Return the state of a follower. Raises UNKNOWN_LEADER_EPOCH for a broker without a
+        replica: that broker has a newer assignment than this broker."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise KafkaError(
@@ -84,7 +84,7 @@ class LeaderRole:
     # ---- offsets
 
     def committed_end(self, log: Log, leader_end: int) -> int:
-        """The new high watermark. It does not move while the ISR is smaller than
+        """Return the new high watermark, which does not move while the ISR is smaller than
         min.insync.replicas."""
         partition, shared = self._partition, self._shared
         isr_state = partition.isr_state
@@ -97,28 +97,30 @@ class LeaderRole:
             isr_state.maximal_isr,
             shared.monotonic(),
             shared.settings.lag_time_max_s,
-            shared.alive(),
+            shared.live_brokers(),
         )
 
     def low_watermark(self, log: Log) -> int:
         """The lowest start offset of all live replicas."""
-        alive = self._shared.alive()
+        live_brokers = self._shared.live_brokers()
         lowest = log.start_offset
         for follower in self.followers.values():
-            if follower.start_offset < lowest and follower.broker_id in alive:
+            if follower.start_offset < lowest and follower.broker_id in live_brokers:
                 lowest = follower.start_offset
         return max(lowest, 0)
 
-    def record_fetch(self, follower: FollowerState, offset: int, start_offset: int, now: float, epoch: int) -> None:
+    def record_fetch(
+        self, follower: FollowerState, offset: int, start_offset: int, now: float, broker_epoch: int
+    ) -> None:
         """A follower fetches from `offset`, so it has all earlier records. Moves the high
         watermark, and may propose the follower for the ISR."""
-        if 0 <= epoch < follower.broker_epoch:
+        if 0 <= broker_epoch < follower.broker_epoch:
             return  # sent before that broker restarted
         partition = self._partition
         log = partition.log
         assert log is not None
         previous_end, previous_start = follower.end_offset, follower.start_offset
-        follower.record_fetch(offset, start_offset, now, log.written_end, epoch)
+        follower.record_fetch(offset, start_offset, now, log.written_end, broker_epoch)
         if follower.broker_id not in partition.isr_state.maximal_isr:
             self._maybe_expand(follower, log)
         if offset != previous_end and offset > log.high_watermark:
@@ -152,17 +154,18 @@ class LeaderRole:
         if throttled and self._partition.is_throttled(throttled):
             self._shared.leader_throttle.record(size, now)
 
-    def preferred_replica(self, rack: str, offset: int, racks: Callable[[int], str | None]) -> int:
-        """The replica from which a consumer in `rack` should read `offset`; -1 for the leader."""
+    def preferred_replica(self, rack: str, offset: int, rack_of: Callable[[int], str | None]) -> int:
+        """Return the id of the broker from which a consumer in `rack` should read `offset`; -1 for
+        the leader."""
         partition = self._partition
         log = partition.log
         if log is None:
             return -1
         broker_id = partition.broker_id
-        leader = Candidate(log.written_end, self._shared.monotonic(), broker_id, racks(broker_id))
+        leader = Candidate(log.written_end, self._shared.monotonic(), broker_id, rack_of(broker_id))
         isr = partition.isr_state.isr
         candidates = [
-            Candidate(follower.end_offset, follower.caught_up_at, follower.broker_id, racks(follower.broker_id))
+            Candidate(follower.end_offset, follower.caught_up_at, follower.broker_id, rack_of(follower.broker_id))
             for follower in self.followers.values()
             if follower.broker_id in isr and follower.start_offset <= offset <= follower.end_offset
         ]
@@ -177,7 +180,7 @@ class LeaderRole:
         if (
             isinstance(state, CommittedIsr)
             and shared.isr_changes is not None
-            and follower.broker_id in shared.alive()
+            and follower.broker_id in shared.live_brokers()
             and may_join(follower, log.high_watermark, self.epoch_start)
         ):
             isr = state.isr | {follower.broker_id}
@@ -242,8 +245,8 @@ class LeaderRole:
         partition = self._partition
         if pending is not partition.isr_state:
             return False
-        is_reverted = code in _REVERTS
-        if not is_reverted and code not in _STALE:
+        is_reverted = code in _REVERT_ERRORS
+        if not is_reverted and code not in _STALE_STATE_ERRORS:
             return True
         joining = [self.followers[id_] for id_ in pending.proposed - pending.isr if id_ in self.followers]
         # The leader repeats the proposal for a refused follower. Only the first refusal is logged

@@ -1,7 +1,7 @@
 """The broker's copy of the cluster's metadata: live brokers, topics and leaders.
 
-The controller's UpdateMetadata requests update it. Requests that need the leader of a partition
-read it here, never from the metadata store.
+The controller's UpdateMetadata requests update the cache. Handlers that need the leader of a
+partition read this cache, never the metadata store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 NO_LEADER = -1
-# The leader of all partitions of a topic that the controller deletes.
+# The leader id in UpdateMetadata for every partition of a topic that is being deleted.
 LEADER_DURING_DELETION = -2
 
 
@@ -110,7 +110,8 @@ class MetadataCache:
         return info.partitions.get(partition) if info else None
 
     def has_leaders(self, topic: str, partitions: int = 1) -> bool:
-        """Whether the topic has at least this number of partitions, all of them with a leader."""
+        """Whether the topic has at least this number of partitions and all partitions have a
+        leader."""
         info = self.topics.get(topic)
         if info is None or len(info.partitions) < partitions:
             return False

@@ -9,7 +9,7 @@ Only the loop thread uses a Partition. A produce calls these methods in this ord
 
 A crash before `write_staged` returns loses only records that were not acknowledged.
 
-A partition has one of two roles. The leader (`leader.py`) learns the followers' positions from
+A partition has one of two roles. The leader (`leader.py`) learns the followers' end offsets from
 their fetches, and changes the ISR through the controller. A follower (`follower.py`) appends the
 records that its leader sends, and takes the high watermark from the leader. The fetcher of the
 leader's broker owns the follower role.
@@ -39,7 +39,7 @@ from kavka.storage.log_read import LogRead
 from kavka.storage.producer_state import NO_PRODUCER
 
 READ_COMMITTED = 1
-# Followers read up to the end of the log.
+# The isolation level of followers, which read up to the log end offset.
 READ_ALL = 2
 
 # Runs the first function in a worker thread, then calls the second function on the loop with the
@@ -85,7 +85,8 @@ class Partition:
         return self.leader_role is not None
 
     def make_leader(self, state: LeaderAndIsr, log: Log) -> None:
-        """Raises OSError or KafkaError if the new epoch cannot be written."""
+        """Apply an order that makes this broker the leader. Raises OSError or KafkaError if the new
+        leader epoch cannot be written."""
         is_new_epoch = state.leader_epoch != self.leader_epoch or self.log is None
         role = self.leader_role
         is_new_leader = role is None or self.log is None
@@ -93,7 +94,7 @@ class Partition:
             role = self.leader_role = LeaderRole(self, self.shared)
         self._apply(state)
         self.log = log
-        log.producer_states.admitted = NO_PRODUCER
+        log.producer_states.admitted_producer_id = NO_PRODUCER
         if is_new_epoch:
             log.start_epoch(state.leader_epoch)
         role.update_followers(log, is_new_epoch=is_new_epoch, is_new_leader=is_new_leader)
@@ -102,28 +103,30 @@ class Partition:
             self.complete_fetches()  # a fetch with the previous epoch is fenced
 
     def make_follower(self, state: LeaderAndIsr, log: Log) -> bool:
-        """Returns whether the leader or its epoch has changed."""
-        is_new = state.leader_epoch != self.leader_epoch or state.leader != self.leader_id or self.log is None
+        """Apply an order that makes this broker a follower. Returns whether the fetcher must start
+        again: the leader or its epoch has changed, or the log was offline."""
+        must_restart = state.leader_epoch != self.leader_epoch or state.leader != self.leader_id or self.log is None
         self._apply(state)
         self.leader_role = None
         self.log = log
-        if is_new:
+        if must_restart:
             for append in list(self.pending_appends):
                 if isinstance(append, DelayedProduce) and self.leader_id >= 0:
                     append.on_leader_lost(self)
                 else:
                     append.fail(self, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.complete_fetches()
-        return is_new
+        return must_restart
 
     def stop(self) -> None:
-        """This broker has no replica of the partition any more."""
+        """Fail the pending requests: this broker no longer has a replica of the partition."""
         self.leader_id = -1
         self.leader_role = None
         self.fail_pending(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self) -> None:
-        """The log directory failed. The partition serves no request until the next order."""
+        """Fail the pending requests, because the log directory failed. The partition serves no
+        request until the next order."""
         self.log = None
         self.fail_pending(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -162,7 +165,7 @@ class Partition:
         return self.isr_state.maximal_isr
 
     def commit_isr(self, isr: frozenset[int]) -> None:
-        """The controller has decided on this ISR. No change is in flight."""
+        """Set the ISR that the controller has committed. A change in flight becomes obsolete."""
         self.isr_state = CommittedIsr(isr, isr)
         for session, entry in self.follower_sessions.items():
             if session.replica_id not in isr:
@@ -187,7 +190,7 @@ class Partition:
     @property
     def is_high_watermark_current(self) -> bool:
         """False on a new leader until its high watermark reaches the start of its epoch. Until then
-        the high watermark may be lower than the committed offset."""
+        records above the high watermark may be committed."""
         log, role = self.log, self.leader_role
         return log is not None and (role is None or role.epoch_start <= log.high_watermark)
 
@@ -197,7 +200,8 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest start offset of all live replicas."""
+        """The lowest start offset of all live replicas. On a follower, the start offset of its
+        log."""
         log, role = self.log, self.leader_role
         assert log is not None
         return role.low_watermark(log) if role is not None else max(log.start_offset, 0)
@@ -211,36 +215,39 @@ class Partition:
         api_version: int | None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
+        """Assign offsets to the records. Raises NOT_ENOUGH_REPLICAS if `acks` is -1 and the ISR is
+        smaller than min.insync.replicas, and KafkaError if the records are invalid."""
         log = self.log
         assert log is not None
         if acks == -1 and len(self.isr_state.isr) < log.config.min_insync_replicas and self.is_under_min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic_partition} has {len(self.isr)} in-sync replicas, "
+                f"{self.topic_partition} has {len(self.isr)} in-sync replicas; "
                 f"min.insync.replicas requires {log.config.min_insync_replicas}.",
             )
         on_loop = origin is AppendOrigin.CLIENT
         return log.stage_as_leader(records, self.leader_epoch, origin=origin, api_version=api_version, on_loop=on_loop)
 
     def write_staged(self) -> None:
-        """Only `StagedAppends` calls this."""
+        """Write the staged records. Only `StagedAppends` may call it."""
         if self.log is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.topic_partition} has failed.")
         self.log.write_staged()
 
     def append(self, batch: bytearray) -> AppendInfo:
-        """Append a batch of this broker, for example of a coordinator, and write it now. Raises
-        KafkaError. The caller then calls `advance` or `report_storage_failure`."""
+        """Append a batch that this broker has created, for example as a coordinator, and write it
+        now. The caller must then call `advance` or, after a KafkaError,
+        `report_storage_failure`."""
         return self.shared.staged_appends.append(self, batch)
 
     def admit_producer(self, producer_id: int) -> None:
         """Allow the producer to begin a transaction here, until `revoke_admission`."""
         assert self.log is not None
-        self.log.producer_states.admitted = producer_id
+        self.log.producer_states.admitted_producer_id = producer_id
 
     def revoke_admission(self) -> None:
         if self.log is not None:
-            self.log.producer_states.admitted = NO_PRODUCER
+            self.log.producer_states.admitted_producer_id = NO_PRODUCER
 
     def advance(self, *, appended: bool = True) -> None:
         """Move the high watermark and check the pending requests, after an append, a flush or a
@@ -273,14 +280,14 @@ class Partition:
         self.check_pending()
 
     def recheck_high_watermark(self) -> None:
-        """A replica that holds the high watermark back may have died or lagged for too long. While
-        all producers wait, no fetch or append would detect this."""
+        """Advance the high watermark if the replica that held it back has died or lags for too
+        long. While all producers wait, no fetch or append would detect this."""
         log, role = self.log, self.leader_role
         if log is not None and role is not None and role.followers and log.high_watermark < log.written_end:
             self.advance(appended=False)
 
     def commit(self, end: int) -> None:
-        """Move the high watermark. Followers get it with their next responses."""
+        """Set the high watermark to `end`. Followers receive it in their next fetch responses."""
         log = self.log
         assert log is not None
         log.set_high_watermark(end)
@@ -302,7 +309,7 @@ class Partition:
             return log.high_watermark < end_offset
         return log.config.flush_messages == 1 and log.flushed_offset < end_offset
 
-    def has(self, end_offset: int, acks_all: bool) -> bool:
+    def has_reached(self, end_offset: int, acks_all: bool) -> bool:
         """Whether all records before `end_offset` are committed (acks=all) or flushed."""
         log = self.log
         if log is None:
@@ -312,7 +319,8 @@ class Partition:
     # ---- pending requests
 
     def check_pending(self) -> None:
-        """The high watermark or the flushed offset has moved."""
+        """Check the pending requests: the high watermark, the low watermark or the flushed offset
+        has moved."""
         if self.pending_appends:
             for append in list(self.pending_appends):
                 append.check(self)
@@ -334,6 +342,7 @@ class Partition:
         self._complete_follower_fetches()
 
     def fail_pending(self, code: ErrorCode) -> None:
+        """Fail the pending appends with `code`, and complete the pending fetches."""
         for append in list(self.pending_appends):
             append.fail(self, code)
         self.complete_fetches()
@@ -362,7 +371,7 @@ class Partition:
             return
         self._is_flush_running = True
 
-        def done(error: BaseException | None) -> None:
+        def on_flushed(error: BaseException | None) -> None:
             self._is_flush_running = False
             if error is not None:
                 flush.cancel()
@@ -371,7 +380,7 @@ class Partition:
             flush.complete()
             self.advance()  # starts the next flush if there were appends meanwhile
 
-        self.run_in_worker(flush.run, done)
+        self.run_in_worker(flush.run, on_flushed)
 
     def _on_flush_failure(self, error: BaseException) -> None:
         self.fail_pending(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -379,13 +388,15 @@ class Partition:
             self.on_storage_failure(self, error)
 
     def report_storage_failure(self, error: KafkaError) -> None:
-        """A write failed. The log manager decides whether the directory goes offline."""
+        """Report a failed write to the log manager, which decides whether the directory goes
+        offline."""
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self.on_storage_failure is not None:
             self.on_storage_failure(self, error.__cause__ or error)
 
     # ---- read
 
     def read_limit(self, isolation_level: int) -> int:
+        """The offset before which records are visible at this isolation level."""
         log = self.log
         assert log is not None
         if isolation_level == READ_ALL:
@@ -393,7 +404,8 @@ class Partition:
         return log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
 
     def read(self, offset: int, max_bytes: int, isolation_level: int, min_one_batch: bool) -> LogRead | None:
-        """Raises ColdRead if the position of `offset` is not in the page cache."""
+        """Return at most `max_bytes` of batches from `offset` on, or None if there are none. Raises
+        OFFSET_OUT_OF_RANGE, and PageCacheMiss if the read would have to wait for the disk."""
         log = self.log
         assert log is not None
         limit = self.read_limit(isolation_level)

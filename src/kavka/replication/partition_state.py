@@ -3,7 +3,7 @@
     CommittedIsr ──propose──> PendingExpandIsr | PendingShrinkIsr
     Pending*     ──accepted──> CommittedIsr (the proposed ISR)
     Pending*     ──refused──> CommittedIsr (the previous ISR), or UnresolvedIsr
-    any          ──order of the controller──> CommittedIsr
+    any          ──order with a new state──> CommittedIsr
 
 At most one change is in flight.
 """
@@ -69,13 +69,13 @@ class PendingIsr(IsrState):
 
 
 class PendingExpandIsr(PendingIsr):
-    """The maximal ISR is the proposed one."""
+    """The maximal ISR is the proposed ISR."""
 
     __slots__ = ()
 
 
 class PendingShrinkIsr(PendingIsr):
-    """The maximal ISR is the committed one."""
+    """The maximal ISR is the committed ISR."""
 
     __slots__ = ()
 

@@ -38,7 +38,7 @@ class Peers:
         self._closed = False
 
     async def connection(self, broker_id: int, channel: str = "") -> Connection:
-        """An open connection. Raises Disconnected or KafkaTimeout."""
+        """Return an open connection. Raises Disconnected or KafkaTimeout if it cannot be opened."""
         key = broker_id, channel
         address = self._address(broker_id)
         existing = self._open.get(key)
@@ -48,13 +48,13 @@ class Peers:
             existing.close()  # the broker has another address
         if self._closed or address is None:
             raise Disconnected(f"broker {broker_id} is not alive" if not self._closed else "this broker is stopping")
-        opening = self._opening.get(key)
-        if opening is None:
-            opening = self._opening[key] = asyncio.ensure_future(self._connect(key, *address))
+        opening_task = self._opening.get(key)
+        if opening_task is None:
+            opening_task = self._opening[key] = asyncio.ensure_future(self._connect(key, *address))
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(opening_task)
         except asyncio.CancelledError:
-            if opening.cancelled():
+            if opening_task.cancelled():
                 raise Disconnected(f"the connection to broker {broker_id} was closed") from None
             raise
 
@@ -73,7 +73,7 @@ class Peers:
         if self._open.get(key) is connection:
             del self._open[key]
 
-    async def ask(
+    async def send(
         self,
         broker_id: int,
         request: TopMessage,
@@ -82,16 +82,17 @@ class Peers:
         timeout: float = REQUEST_TIMEOUT_S,
         max_version: int | None = None,
     ) -> Any:
-        """Send a request; returns the response. Raises Disconnected, KafkaTimeout or
-        UnsupportedVersion. The request may have been executed nevertheless."""
+        """Send a request and return the response. Raises Disconnected, KafkaTimeout or
+        UnsupportedVersion. After Disconnected or KafkaTimeout the broker may have executed the
+        request."""
         connection = await self.connection(broker_id, channel)
         return await connection.send(request, timeout=timeout, max_version=max_version)
 
     def close_channel(self, broker_id: int, channel: str = "") -> None:
         """Close the connection. Its requests in flight fail."""
-        opening = self._opening.pop((broker_id, channel), None)
-        if opening is not None:
-            opening.cancel()
+        opening_task = self._opening.pop((broker_id, channel), None)
+        if opening_task is not None:
+            opening_task.cancel()
         connection = self._open.pop((broker_id, channel), None)
         if connection is not None:
             connection.close()

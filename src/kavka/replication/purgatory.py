@@ -29,13 +29,14 @@ SetError = Callable[[Any, ErrorCode], None]
 
 
 class DelayedAppend(Protocol):
-    """An operation that waits until a partition has committed, or flushed, an append."""
+    """An operation that waits until a partition has committed or flushed an append, or until its
+    replicas have deleted records."""
 
     def check(self, partition: Partition) -> None:
         """The high watermark, the flushed offset or the low watermark may have moved."""
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
-        """The partition cannot complete the append."""
+        """The partition cannot complete the operation."""
 
 
 class _DelayedResponse(ABC):
@@ -61,6 +62,7 @@ class _DelayedResponse(ABC):
         partition.pending_appends.add(self)
 
     def start(self, timeout_ms: int) -> asyncio.Future[Any]:
+        """Start the timer. Returns the future of the response."""
         self._timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, self._expire)
         self.future.add_done_callback(self._on_done)
         return self.future
@@ -129,7 +131,7 @@ class DelayedProduce(_DelayedResponse):
         if conditions is None:
             return
         for end_offset, acks_all, _ in conditions:
-            if not partition.has(end_offset, acks_all):
+            if not partition.has_reached(end_offset, acks_all):
                 return
         if len(partition.isr_state.maximal_isr) < partition.min_isr:
             for _, acks_all, result in conditions:
@@ -138,7 +140,8 @@ class DelayedProduce(_DelayedResponse):
         self._complete_partition(partition)
 
     def on_leader_lost(self, partition: Partition) -> None:
-        """This broker follows another leader now."""
+        """This broker follows another leader now. A request with acks=all waits for the outcome,
+        any other request fails."""
         conditions = self._pending.get(partition)
         if conditions is None:
             return
@@ -152,14 +155,15 @@ class DelayedProduce(_DelayedResponse):
             self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def on_truncate(self, partition: Partition, offset: int) -> None:
-        """The log was truncated to `offset`."""
+        """Fail the request if the truncation to `offset` has removed its records."""
         conditions = self._pending.get(partition)
         if conditions is not None and any(end_offset > offset for end_offset, _, _ in conditions):
             self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class DelayedDeleteRecords(_DelayedResponse):
-    """Waits until all live replicas of every partition have deleted up to the requested offset."""
+    """Waits until all live replicas of every partition have deleted their records up to the
+    requested offset."""
 
     __slots__ = ("_set_low_watermark",)
 

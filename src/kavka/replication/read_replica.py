@@ -16,8 +16,8 @@ class Candidate(NamedTuple):
 
 
 def choose(consumer_rack: str, leader: Candidate, followers: Iterable[Candidate]) -> int:
-    """The leader, unless only followers are in the consumer's rack: then the most caught-up of
-    them."""
+    """Return the broker id of the leader or, if only followers are in the consumer's rack, of the
+    most caught-up follower there."""
     if not consumer_rack or leader.rack == consumer_rack:
         return leader.broker_id
     in_rack = [follower for follower in followers if follower.rack == consumer_rack]

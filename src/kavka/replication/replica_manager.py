@@ -62,11 +62,11 @@ class ReplicaManager:
         self.decompressions = asyncio.Semaphore(2)
         self.shared = Shared(settings or ReplicationSettings())
         self.staged_appends = self.shared.staged_appends
-        self.shared.alive = lambda: metadata_cache.brokers
+        self.shared.live_brokers = lambda: metadata_cache.brokers
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self._peers: Peers | None = None
         self._broker_epoch: Callable[[], int] = lambda: -1
-        self._orders = asyncio.Lock()
+        self._order_lock = asyncio.Lock()
         self._isr_timer: asyncio.TimerHandle | None = None
         # Each listener is called with a partition and whether this broker leads it, after an order
         # for the partition and when its log directory fails.
@@ -107,12 +107,12 @@ class ReplicaManager:
                     partition.leader_role.shrink_isr(now)
                     partition.recheck_high_watermark()
             except Exception:
-                logger.exception("Checking the ISR of %s failed", partition.topic_partition)
+                logger.exception("Cannot check the ISR of %s", partition.topic_partition)
         period = max(0.01, self.shared.settings.lag_time_max_s / 2)
         self._isr_timer = asyncio.get_running_loop().call_later(period, self._check_isrs)
 
     def on_brokers_removed(self) -> None:
-        """Brokers were removed from the metadata cache."""
+        """Advance the high watermarks that removed brokers held back."""
         for partition in list(self.partitions.values()):
             partition.recheck_high_watermark()
 
@@ -134,14 +134,16 @@ class ReplicaManager:
             fetcher.followed.remove(tp)
 
     def _drop_idle_fetchers(self) -> None:
-        for source in [source for source, fetcher in self.fetchers.items() if not fetcher.followed.by_partition]:
-            self.fetchers.pop(source).start_close()
+        for leader_id in [
+            leader_id for leader_id, fetcher in self.fetchers.items() if not fetcher.followed.by_partition
+        ]:
+            self.fetchers.pop(leader_id).start_close()
 
     # ---- lookup
 
     def leader(self, topic: str, partition: int) -> Partition:
-        """The partition, if this broker leads it and its log directory is online. Otherwise raises
-        KafkaError with the code for the client."""
+        """Return the partition if this broker leads it and its log directory is online. Otherwise
+        raises KafkaError with the code for the client."""
         replica = self.partitions.get((topic, partition))
         if replica is None:
             raise self._no_replica(topic, partition)
@@ -176,6 +178,7 @@ class ReplicaManager:
             replica.metrics.failed_fetches.value += 1
 
     def topic_name(self, topic_id: UUID) -> str:
+        """Raises UNKNOWN_TOPIC_ID for an unknown id."""
         name = self._metadata_cache.topic_name(topic_id)
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -186,8 +189,9 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, controller_epoch: int, orders: Sequence[PartitionOrder]
     ) -> list[ErrorCode]:
-        """Returns a code for each order. Raises STALE_CONTROLLER_EPOCH."""
-        async with self._orders:
+        """Apply LeaderAndIsr orders. Returns an error code for each order. Raises
+        STALE_CONTROLLER_EPOCH if a newer controller has sent an order."""
+        async with self._order_lock:
             self._check_controller_epoch(controller_epoch)
             await self._create_folders(orders)
             codes = []
@@ -213,9 +217,9 @@ class ReplicaManager:
             if self.broker_id in order.state.replicas and order.topic_partition not in self.partitions
         )
         if create is not None:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._run_in_worker(create, lambda _error: None if done.done() else done.set_result(None))
-            await done
+            created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._run_in_worker(create, lambda _error: None if created.done() else created.set_result(None))
+            await created
 
     def _apply(self, order: PartitionOrder) -> ErrorCode:
         tp, topic_id, state = order
@@ -247,7 +251,7 @@ class ReplicaManager:
             elif partition.make_follower(state, log):
                 self._follow(partition)
         except (KafkaError, OSError) as error:
-            logger.error("Becoming leader or follower of %s failed: %s", tp, error)
+            logger.error("Cannot become leader or follower of %s: %s", tp, error)
             self._stop_following(tp)
             if log is not None:
                 self._log_manager.report_failure(log, error)
@@ -260,8 +264,9 @@ class ReplicaManager:
             listener(partition, partition.is_leader and partition.log is not None)
 
     async def stop_replicas(self, controller_epoch: int, stops: Sequence[ReplicaStop]) -> list[ErrorCode]:
-        """Returns a code for each replica. Raises STALE_CONTROLLER_EPOCH."""
-        async with self._orders:
+        """Apply StopReplica orders. Returns an error code for each replica. Raises
+        STALE_CONTROLLER_EPOCH if a newer controller has sent an order."""
+        async with self._order_lock:
             self._check_controller_epoch(controller_epoch)
             codes = []
             for stop in stops:
@@ -289,17 +294,18 @@ class ReplicaManager:
             try:
                 self._log_manager.delete(tp)
             except (KafkaError, OSError) as error:
-                logger.error("Deleting the log of %s failed: %s", tp, error)
+                logger.error("Cannot delete the log of %s: %s", tp, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     # ---- failed log directories, moved logs
 
     def on_read_error(self, topic: str, index: int, error: OSError) -> KafkaError:
-        """A read failed with a disk error. Returns the error for the response."""
+        """Report the disk error of a read to the log manager. Returns the error for the
+        response."""
         partition = self.partitions.get((topic, index))
         if partition is not None:
-            logger.error("The disk of %s failed: %s", partition.topic_partition, error)
+            logger.error("Cannot read the log of %s: %s", partition.topic_partition, error)
             self._on_storage_failure(partition, error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -317,10 +323,10 @@ class ReplicaManager:
                 self._notify_leadership(partition)
 
     def on_moved(self, tp: TopicPartition, log: Log) -> None:
-        """The log manager has moved the log to another directory."""
+        """Use `log`: the log manager has moved the partition to another directory."""
         partition = self.partitions.get(tp)
         if partition is not None and partition.log is not None:
-            log.producer_states.admitted = partition.log.producer_states.admitted
+            log.producer_states.admitted_producer_id = partition.log.producer_states.admitted_producer_id
             partition.log = log
             partition.advance()
 
@@ -328,7 +334,7 @@ class ReplicaManager:
         return (partition for partition in self.partitions.values() if partition.log is not None)
 
     def on_topic_config_changed(self, topic: str) -> None:
-        """The flush settings may have changed, and with them the high watermark."""
+        """Advance the high watermarks, because the flush settings may have changed."""
         for (name, _), partition in list(self.partitions.items()):
             if name == topic:
                 partition.advance()

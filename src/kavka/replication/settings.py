@@ -1,4 +1,4 @@
-"""The settings of replication, parsed for its hot paths. Times are in seconds."""
+"""Replication settings, parsed for the hot paths. The suffix of a field (_s, _ms) is its unit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReplicationSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> ReplicationSettings:
-        """From parsed broker settings by their Kafka names."""
+        """Create the settings from parsed broker settings, keyed by Kafka's names."""
         return cls(
             fetch_max_bytes=values["replica.fetch.max.bytes"],
             fetch_response_max_bytes=values["replica.fetch.response.max.bytes"],

@@ -23,14 +23,14 @@ class IsrSubmitter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """`ReplicaManager` owns the one instance of a broker. Partitions and fetchers read it.
+    """State that `ReplicaManager` owns, once per broker, and that partitions and fetchers read.
 
-    `alive` returns the ids of the live brokers in the metadata cache.
+    `live_brokers` returns the ids of the live brokers in the metadata cache.
     """
 
     settings: ReplicationSettings = field(default_factory=ReplicationSettings)
     monotonic: Callable[[], float] = monotonic
-    alive: Callable[[], Collection[int]] = tuple
+    live_brokers: Callable[[], Collection[int]] = tuple
     isr_changes: IsrSubmitter | None = None
     isr_expands: Counter = field(default_factory=Counter)
     isr_shrinks: Counter = field(default_factory=Counter)
@@ -45,8 +45,8 @@ class Shared:
 
     def use_settings(self, settings: ReplicationSettings) -> None:
         self.settings = settings
-        self.leader_throttle.rate = settings.leader_throttled_rate
-        self.follower_throttle.rate = settings.follower_throttled_rate
+        self.leader_throttle.max_rate = settings.leader_throttled_rate
+        self.follower_throttle.max_rate = settings.follower_throttled_rate
         for throttle in (self.leader_throttle, self.follower_throttle):
-            throttle.samples = settings.quota_samples
+            throttle.max_samples = settings.quota_samples
             throttle.sample_s = settings.quota_sample_s

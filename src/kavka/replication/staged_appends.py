@@ -40,19 +40,20 @@ class StagedAppends:
         self._staged: list[tuple[Partition, Any, SetError]] = []
 
     def add(self, partition: Partition, result: Any, set_error: SetError) -> None:
-        """`set_error(result, error)` is called if the write fails."""
+        """Register a staged append for the next `write`. If the write fails, `write` calls
+        `set_error(result, error)`."""
         self._staged.append((partition, result, set_error))
 
     def append(self, partition: Partition, batch: bytearray) -> AppendInfo:
-        """Stage a batch of this broker, and write it now together with all staged appends of the
-        partition. Raises KafkaError. The caller then calls `Partition.advance` or
-        `report_storage_failure`."""
+        """Stage a batch that this broker has created, and write it now together with all staged
+        appends of the partition. Returns the offsets of the batch. The caller must then call
+        `Partition.advance` or, after a KafkaError, `Partition.report_storage_failure`."""
         info = partition.stage(memoryview(batch), -1, None, AppendOrigin.COORDINATOR)
         partition.write_staged()
         return info
 
     def write(self) -> None:
-        """Write all registered appends, then advance their partitions."""
+        """Write all registered appends, then advance the high watermarks of their partitions."""
         staged = self._staged
         if not staged:
             return
@@ -81,13 +82,15 @@ class StagedAppends:
                 try:
                     partition.advance()
                 except Exception:
-                    logger.exception("Advancing %s after an append failed", partition.topic_partition)
+                    logger.exception(
+                        "Cannot advance the high watermark of %s after an append", partition.topic_partition
+                    )
 
 
 def _write_error(partition: Partition, error: Exception) -> KafkaError:
     if isinstance(error, KafkaError):
         return error
-    logger.error("The write to %s failed", partition.topic_partition, exc_info=error)
+    logger.error("Cannot write to the log of %s", partition.topic_partition, exc_info=error)
     if partition.log is not None:
         partition.log.roll_back()
     failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The write to {partition.topic_partition} failed.")

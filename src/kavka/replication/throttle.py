@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Throttle:
-    """Owns the samples of one direction. The rate is in bytes per second."""
+    """Owns the samples of the leader's or the follower's throttle. Rates are in bytes per
+    second."""
 
-    rate: int = 0
-    samples: int = 11
+    max_rate: int = 0
+    max_samples: int = 11
     sample_s: float = 1.0
     _samples: deque[list[float]] = field(default_factory=deque, init=False)  # [start, bytes]
 
@@ -27,21 +28,21 @@ class Throttle:
             samples[-1][1] += size
         else:
             samples.append([now, size])
-            while len(samples) > self.samples:
+            while len(samples) > self.max_samples:
                 samples.popleft()
 
     def is_exceeded(self, now: float) -> bool:
-        return self.measure(now) > self.rate
+        return self.measure(now) > self.max_rate
 
     def measure(self, now: float) -> float:
-        """The current rate."""
+        """Return the current rate. Drops expired samples."""
         samples = self._samples
-        expired_before = now - self.samples * self.sample_s
+        expired_before = now - self.max_samples * self.sample_s
         while samples and samples[0][0] <= expired_before:
             samples.popleft()
         if not samples:
             return 0.0
-        elapsed = max(now - samples[0][0], (self.samples - 1) * self.sample_s, self.sample_s)
+        elapsed = max(now - samples[0][0], (self.max_samples - 1) * self.sample_s, self.sample_s)
         return sum(size for _, size in samples) / elapsed
 
 

@@ -3,12 +3,12 @@
 The `Gate` accepts every connection, before TLS:
 
 - At the limit of an address or of all connections, the gate closes the oldest connection that waits
-  for its peer, and accepts the new one. It does not close a connection whose request is being
-  served. If there is no connection to close, it refuses the new one.
+  for its peer, and accepts the new connection. A connection whose request is being served is not
+  closed. If there is no connection to close, the new connection is refused.
 - A sweep every second closes connections whose peer is too slow to send headers or a body, or to
   read a response.
 
-A deadline applies to a phase of the connection. Received bytes do not extend it.
+A deadline applies to a phase of the connection. Received bytes do not extend the deadline.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 500
 MAX_PER_ADDRESS = 100
-HANDSHAKE_S = 10.0
-HEADER_S = 10.0
+HANDSHAKE_TIMEOUT_S = 10.0
+HEADER_TIMEOUT_S = 10.0
 """Time for all headers of a request, from the start of the connection or the last response."""
-BODY_S = 60.0
+BODY_TIMEOUT_S = 60.0
 """Time for the body of a request. The application limits its size."""
-STALL_S = 30.0
-STALL_BYTES = 16 * 1024
-"""The number of bytes of a response that a peer must read in STALL_S."""
-SWEEP_S = 1.0
-MAX_ACCEPTED = 64
+STALL_TIMEOUT_S = 30.0
+MIN_READ_BYTES = 16 * 1024
+"""The minimum number of bytes of a response that a peer must read in STALL_TIMEOUT_S."""
+SWEEP_INTERVAL_S = 1.0
+MAX_ACCEPTED_PER_TURN = 64
 """Maximum number of connections accepted in one turn of the event loop."""
-PAUSE_S = 0.5
+ACCEPT_PAUSE_S = 0.5
 """Pause after an error of accept, for example if there are no more file descriptors."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -82,20 +82,21 @@ class Connection:
 
 
 class Gate:
-    """Accepts connections for a server and owns them until they end. Only the event loop may call
-    it. Every connection is in `_all` and in `_by_address`, oldest first."""
+    """Accepts connections for a server and owns them until they end. Call it only on the event
+    loop. Every connection is in `_all` and in `_by_address`, oldest first."""
 
     def __init__(
         self,
         listener: socket.socket,
-        protocol: Callable[[Callable[[], None]], Any],
+        create_protocol: Callable[[Callable[[], None]], Any],
         tls: ssl.SSLContext | None = None,
         exempt: Collection[str] = (),
     ) -> None:
-        """`protocol` creates the protocol of a connection; its argument must be called when the
-        connection ends. `exempt` are the addresses of proxies, which have no limit per address."""
+        """`create_protocol(on_closed)` creates the protocol of a connection, which must call
+        `on_closed` when the connection ends. `exempt` are the addresses of proxies, which have no
+        limit per address."""
         self._listener = listener
-        self._protocol = protocol
+        self._create_protocol = create_protocol
         self._tls = tls
         self._exempt = frozenset(map(network_of, exempt))
         # Dictionaries as ordered sets: the oldest connection is first.
@@ -127,16 +128,16 @@ class Gate:
         return len(self._all)
 
     def _accept(self) -> None:
-        for _ in range(MAX_ACCEPTED):
+        for _ in range(MAX_ACCEPTED_PER_TURN):
             try:
                 accepted, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("Cannot accept connections, retrying in %.1f s: %s", PAUSE_S, error)
+                logger.error("Cannot accept connections, retrying in %.1f s: %s", ACCEPT_PAUSE_S, error)
                 self._loop.remove_reader(self._listener)
                 self._timers["accept"] = self._loop.call_later(
-                    PAUSE_S, self._loop.add_reader, self._listener, self._accept
+                    ACCEPT_PAUSE_S, self._loop.add_reader, self._listener, self._accept
                 )
                 return
             accepted.setblocking(False)
@@ -190,10 +191,10 @@ class Gate:
         try:
             connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _, protocol = await self._loop.connect_accepted_socket(
-                lambda: self._protocol(lambda: self._remove(connection)),
+                lambda: self._create_protocol(lambda: self._remove(connection)),
                 connection.socket,
                 ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_S if self._tls is not None else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if self._tls is not None else None,
             )
             connection.protocol = protocol
         except (OSError, asyncio.CancelledError):
@@ -208,4 +209,4 @@ class Gate:
             if connection.protocol is not None and connection.protocol.is_overdue(now):
                 self._remove(connection)
                 connection.abort()
-        self._timers["sweep"] = self._loop.call_later(SWEEP_S, self._sweep)
+        self._timers["sweep"] = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)

@@ -21,10 +21,10 @@ from kavka.web.connections import Gate
 
 logger = logging.getLogger(__name__)
 
-MAX_HEAD = 16 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 """The maximum size in bytes of the request line and the headers."""
 BACKLOG = 256
-JOIN_S = 5.0
+JOIN_TIMEOUT_S = 5.0
 TEXT = "text/plain"
 
 Page = Callable[[], tuple[str, bytes]]
@@ -47,7 +47,7 @@ class Listener:
     def close(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join(JOIN_S)
+            self._thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -56,7 +56,7 @@ class Listener:
             self._loop.close()
 
     async def _serve(self) -> None:
-        gates = [Gate(listener, lambda closed: PageProtocol(closed, self._pages)) for listener in self._listeners]
+        gates = [Gate(listener, lambda on_closed: PageProtocol(on_closed, self._pages)) for listener in self._listeners]
         for gate in gates:
             gate.open()
         await self._stopped.wait()
@@ -73,8 +73,8 @@ class PageProtocol(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, closed: Callable[[], None], pages: Mapping[str, Page]) -> None:
-        self._closed = closed
+    def __init__(self, on_closed: Callable[[], None], pages: Mapping[str, Page]) -> None:
+        self._on_closed = on_closed
         self._pages = pages
         self._head = bytearray()
         self._since = time.monotonic()
@@ -85,17 +85,18 @@ class PageProtocol(asyncio.Protocol):
         self.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed()
+        self._on_closed()
 
     def is_overdue(self, now: float) -> bool:
-        """A peer has HEADER_S for the request, and STALL_S to read all of the response."""
-        return now - self._since > (connections.HEADER_S if self.is_waiting else connections.STALL_S)
+        """Whether the peer is too slow: it has HEADER_TIMEOUT_S to send the request, and
+        STALL_TIMEOUT_S to read the whole response."""
+        return now - self._since > (connections.HEADER_TIMEOUT_S if self.is_waiting else connections.STALL_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
         if not self.is_waiting:
             return
         self._head += data
-        if len(self._head) > MAX_HEAD:
+        if len(self._head) > MAX_HEAD_BYTES:
             self._respond(431)
         elif b"\n\r\n" in self._head or b"\n\n" in self._head:
             request_line = self._head.partition(b"\n")[0].decode("latin-1")
@@ -103,9 +104,9 @@ class PageProtocol(asyncio.Protocol):
 
     def _response(self, request_line: str) -> tuple[int, str, bytes]:
         """The response as (status, Content-Type, body)."""
-        method, target, version, *_ = [*request_line.split(" ", 2), "", ""]
+        method, target, http_version, *_ = [*request_line.split(" ", 2), "", ""]
         path = target.partition("?")[0]
-        if not version.startswith("HTTP/"):
+        if not http_version.startswith("HTTP/"):
             return 400, TEXT, b""
         if method not in ("GET", "HEAD"):
             return 501, TEXT, b""
@@ -117,11 +118,12 @@ class PageProtocol(asyncio.Protocol):
             logger.exception("Cannot serve %s", path)
             return 500, TEXT, b""
 
-    def _respond(self, status: int, kind: str = TEXT, body: bytes = b"", has_body: bool = True) -> None:
+    def _respond(self, status: int, content_type: str = TEXT, body: bytes = b"", has_body: bool = True) -> None:
         self.is_waiting = False
         self._since = time.monotonic()
         head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
             "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + (body if has_body else b""))
@@ -129,7 +131,8 @@ class PageProtocol(asyncio.Protocol):
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind the same port at all addresses of `host`. "" means all addresses of the machine."""
+    """Bind the same port at all addresses of `host`. "" means all addresses of the machine. Raises
+    OSError if no address can be bound or one is in use."""
     addresses = dict.fromkeys(
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(

@@ -23,12 +23,12 @@ from kavka.web.connections import Gate
 class DeadlineProtocol(H11Protocol):
     """uvicorn's protocol with deadlines. A phase is the state of the peer in h11."""
 
-    def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
+    def __init__(self, on_closed: Callable[[], None], **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._closed = closed
+        self._on_closed = on_closed
         self._phase: Any = None
         self._since = 0.0
-        self._unsent = 0
+        self._unsent_bytes = 0
         self._unsent_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,11 +45,11 @@ class DeadlineProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
         self._unsent_since = time.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed()
+        self._on_closed()
         super().connection_lost(exc)
 
     def _update_phase(self) -> None:
@@ -68,14 +68,14 @@ class DeadlineProtocol(H11Protocol):
     def is_overdue(self, now: float) -> bool:
         if self.flow.write_paused or self.transport.is_closing():
             return self._is_stalled(now)
-        limit = {h11.IDLE: connections.HEADER_S, h11.SEND_BODY: connections.BODY_S}.get(self._phase)
+        limit = {h11.IDLE: connections.HEADER_TIMEOUT_S, h11.SEND_BODY: connections.BODY_TIMEOUT_S}.get(self._phase)
         return limit is not None and now - self._since > limit
 
     def _is_stalled(self, now: float) -> bool:
         size = self.transport.get_write_buffer_size()
-        if not self._unsent_since or size <= self._unsent - connections.STALL_BYTES:
-            self._unsent, self._unsent_since = size, now
-        return now - self._unsent_since > connections.STALL_S
+        if not self._unsent_since or size <= self._unsent_bytes - connections.MIN_READ_BYTES:
+            self._unsent_bytes, self._unsent_since = size, now
+        return now - self._unsent_since > connections.STALL_TIMEOUT_S
 
 
 class Server(uvicorn.Server):
@@ -95,9 +95,9 @@ class Server(uvicorn.Server):
         self._gate = Gate(self._listener, self._protocol, self.config.ssl, self._proxies)
         self._gate.open()
 
-    def _protocol(self, closed: Callable[[], None]) -> DeadlineProtocol:
+    def _protocol(self, on_closed: Callable[[], None]) -> DeadlineProtocol:
         return DeadlineProtocol(
-            closed, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            on_closed, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

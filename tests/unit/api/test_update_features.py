@@ -32,8 +32,8 @@ def with_features(folder: Path, body: Callable[[Client, Features], Awaitable[Any
     async def run(client: Client) -> None:
         store, controller = client.broker.store, client.broker.controller
         features = client.broker.features = Features()  # type: ignore[attr-defined]
-        features.on_change.append(controller.check_waiting)
-        await store.set(paths.broker(0), registration(0, features.registered()).encode())
+        features.on_change.append(controller.check_waiters)
+        await store.set(paths.broker(0), registration(0, features.registration()).encode())
         membership = Membership(store, 0, lambda: registration(0, {}), features, folder, 0)
         await membership._read_features()
         await until(lambda: controller.context.brokers[0].features != {})

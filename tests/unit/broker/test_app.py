@@ -66,7 +66,7 @@ def test_address_of_another_machine_is_reported_in_one_line(tmp_path):
     run(body)
 
 
-@pytest.mark.parametrize("step", ["_start_coordinators", "_accept", "_registration"])
+@pytest.mark.parametrize("step", ["_start_coordinators", "_start_accepting", "_registration"])
 def test_failed_start_leaves_no_thread_port_or_lock(tmp_path, monkeypatch, step):
     ports: list[int] = []
 

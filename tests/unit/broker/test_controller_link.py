@@ -24,7 +24,7 @@ class FakePeers:
         self.responses = {int(name.removeprefix("b")): queue for name, queue in responses.items()}
         self.contacted: list[int] = []
 
-    async def ask(self, broker_id: int, request: Any, **_: Any) -> Any:
+    async def send(self, broker_id: int, request: Any, **_: Any) -> Any:
         self.contacted.append(broker_id)
         response = self.responses[broker_id].pop(0)
         if isinstance(response, Exception):

@@ -18,7 +18,9 @@ from kavka.metadata.paths import BrokerRegistration, EndPoint
 
 def registration(broker_id: int, features: Features | None = None) -> BrokerRegistration:
     point = EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092)
-    return BrokerRegistration(broker_id, (point,), 1, None, features={} if features is None else features.registered())
+    return BrokerRegistration(
+        broker_id, (point,), 1, None, features={} if features is None else features.registration()
+    )
 
 
 def with_store(folder: Path, body: Any) -> None:

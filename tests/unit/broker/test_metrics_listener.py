@@ -78,7 +78,7 @@ def test_listener_binds_ipv6_and_every_interface(host, addresses):
 
 
 def test_half_open_requests_do_not_block_scrapes(monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_S", 2.0)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 2.0)
 
     async def body(listener: MetricsListener) -> None:
         await asyncio.to_thread(check_half_open, listener.port, "/metrics")

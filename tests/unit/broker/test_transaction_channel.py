@@ -34,7 +34,7 @@ class FakePeers:
         self.requests: list[tuple[int, Any]] = []
         self._respond = respond
 
-    async def ask(self, broker_id: int, request: Any, **_: Any) -> Any:
+    async def send(self, broker_id: int, request: Any, **_: Any) -> Any:
         self.requests.append((broker_id, request))
         response = self._respond(request)
         if isinstance(response, Exception):

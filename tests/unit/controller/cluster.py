@@ -92,7 +92,7 @@ class Node:
     async def lose_session(self) -> None:
         """Expire the session of the running broker and register it again."""
         self.store.renew()
-        self.controller.session_lost()
+        self.controller.on_session_lost()
         await self.register()
 
 
@@ -153,7 +153,7 @@ class Cluster:
         while idle_rounds < 3:
             for node in self.nodes.values():
                 if node.is_up:
-                    await node.controller.settled()
+                    await node.controller.wait_until_idle()
                     term = node.controller._term
                     for broker_id in list(self.nodes):
                         if term is not None and self.nodes[broker_id].is_up:

@@ -118,7 +118,7 @@ class World:
             await self.register(broker_id)
         await self.configs.start()
         self.controller.start()
-        await self.controller.settled()
+        await self.controller.wait_until_idle()
 
 
 def in_world(

@@ -89,7 +89,7 @@ def test_impossible_assignments_are_refused(partitions: int, factor: int, code: 
 
 
 def test_brokers_with_and_without_racks_are_refused() -> None:
-    with pytest.raises(KafkaError, match="without: 1"):
+    with pytest.raises(KafkaError, match="without a rack: 1"):
         assign({0: "a", 1: None}, 1, 1)
 
 

@@ -16,7 +16,7 @@ class SilentPeers:
         self.requested = 0
         self._response: asyncio.Future[Any] | None = None
 
-    async def ask(self, broker_id: int, request: Any, *, channel: str, timeout: float) -> Any:
+    async def send(self, broker_id: int, request: Any, *, channel: str, timeout: float) -> Any:
         self.requested += 1
         self._response = asyncio.get_running_loop().create_future()
         return await asyncio.wait_for(self._response, timeout)

@@ -159,7 +159,7 @@ def test_a_restart_completes_a_deletion(tmp_path: Path) -> None:
         await world.store.create(paths.delete_topic("unknown"))
 
     async def finish(world: World) -> None:
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         assert await world.store.children("/brokers/topics") == []
         assert await world.store.children("/admin/delete_topics") == []
         assert world.broker.cache.topics == {}
@@ -185,7 +185,7 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
         world.broker.failed_disk.add(T0)
         await announce_log_dir_failure(world.store, 0)
         assert await world.controller.wait_until(lambda: world.broker.cache.topics["t"].partitions[0].leader == -1, 5)
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         assert await state_node(world, T0) == PartitionStateNode(-1, 1, (0,), 1)
         assert world.controller.context.state_of(T0) is PartitionState.OFFLINE
         other = world.broker.cache.topics["t"].partitions[1]
@@ -209,7 +209,7 @@ def test_a_topic_on_a_full_disk_comes_online_when_there_is_space(tmp_path: Path,
         assert cache.topics["t"].partitions[0].leader == -1
         world.broker.failed_disk.clear()
         assert await world.controller.wait_until(lambda: cache.topics["t"].partitions[0].leader == 0, 5)
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         assert await state_node(world, T0) == PartitionStateNode(0, 2, (0,), 1)
         assert world.broker.leads[T0].leader == 0
         assert not world.controller.context.replicas_on_failed_disks
@@ -233,7 +233,7 @@ def test_a_deleted_controller_node_starts_a_new_election(tmp_path: Path) -> None
         await create(world, "t")
         await world.store.delete("/controller")
         await asyncio.sleep(0)
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         assert world.controller.is_active and world.controller.context.epoch == 2
         assert await create(world, "u")
 
@@ -278,7 +278,7 @@ def test_partitions_of_a_dead_broker_get_new_leaders(tmp_path: Path) -> None:
         world.brokers[2].received.clear()
         await world.register(2)
         assert await world.controller.wait_until(lambda: 2 in cache.brokers, 5)
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         await asyncio.sleep(0.05)
         order = world.brokers[2].requests_of_type(LeaderAndIsrRequest)[0]
         assert sum(len(t.partition_states) for t in order.topic_states) == 6
@@ -291,7 +291,7 @@ def test_a_topic_with_a_replica_on_a_dead_broker_is_deleted_when_it_returns(tmp_
     async def body(world: World) -> None:
         await create(world, "t", 1, 2)
         await world.store.delete("/brokers/ids/1")
-        await world.controller.settled()
+        await world.controller.wait_until_idle()
         outcome = (await world.topics.delete_topics(["t"], timeout_ms=5000))[0]
         assert outcome.error is None
         assert "t" not in world.broker.cache.topics

@@ -82,7 +82,7 @@ def test_a_broker_that_dies_or_restarts_during_a_deletion_gets_the_request_again
             else:
                 node.store.renew()
                 await node.register()
-                node.controller.session_lost()
+                node.controller.on_session_lost()
             await cluster.wait_until_idle()
             await check_deleted(cluster, "t")
             assert T0 in node.broker.deleted

@@ -88,11 +88,11 @@ def test_enabling_unclean_election_elects_a_leader() -> None:
         await cluster.set_isr(T0, [1])
         await cluster.nodes[1].kill()
         await cluster.wait_until_idle()
-        cluster.controller.unclean_election_enabled("t")
+        cluster.controller.on_unclean_election_enabled("t")
         await cluster.wait_until_idle()
         assert await leader(cluster, T0) == -1
         cluster.unclean.add("t")
-        cluster.controller.unclean_election_enabled("t")
+        cluster.controller.on_unclean_election_enabled("t")
         await cluster.wait_until_idle()
         assert await leader(cluster, T0) == 2
 
@@ -118,7 +118,7 @@ def test_elections_in_the_node_of_old_tools_are_executed() -> None:
 
 
 def test_leaders_are_rebalanced_automatically_above_the_allowed_imbalance(monkeypatch: Any) -> None:
-    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_S", 0.02)
+    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_DELAY_S", 0.02)
     layout = [[1, 2]] * 4 + [[2, 1]] * 4
     is_enabled: list[bool] = []
 
@@ -135,7 +135,7 @@ def test_leaders_are_rebalanced_automatically_above_the_allowed_imbalance(monkey
 
 
 def test_leaders_are_not_rebalanced_if_disabled_or_below_the_allowed_imbalance(monkeypatch: Any) -> None:
-    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_S", 0.02)
+    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_DELAY_S", 0.02)
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])

@@ -19,7 +19,7 @@ from tests.unit.controller.cluster import Cluster, in_cluster
 T0 = TopicPartition("t", 0)
 
 
-def test_a_new_controller_elects_leaders_for_partitions_of_the_dead_controller() -> None:
+def test_a_new_controller_elects_leaders_for_partitions_that_the_dead_broker_led() -> None:
     async def body(cluster: Cluster) -> None:
         first = cluster.controller_id
         assert first == 0
@@ -72,18 +72,19 @@ async def restart_unseen(cluster: Cluster, *broker_ids: int) -> None:
 
 
 def test_a_leader_that_restarts_while_the_controller_changes_loses_its_leaderships() -> None:
-    """The log may have lost its end. Without a new epoch, followers would not detect that."""
+    """The log may have lost its last records. Without a new leader epoch, followers would not
+    detect the loss."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1], [1, 2]])
         await cluster.create("single", [[1]])
-        alone = TopicPartition("t", 2)
-        await cluster.set_isr(alone, [1])
+        shrunk_partition = TopicPartition("t", 2)
+        await cluster.set_isr(shrunk_partition, [1])
         await restart_unseen(cluster, 1)
         assert await cluster.state(T0) == PartitionStateNode(2, 1, (2,), 2)
         assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 2)
         assert await cluster.state(TopicPartition("single", 0)) == PartitionStateNode(1, 0, (1,), 1)
-        assert await cluster.state(alone) == PartitionStateNode(1, 1, (1,), 2), "only the epoch changes"
+        assert await cluster.state(shrunk_partition) == PartitionStateNode(1, 1, (1,), 2), "only the epoch changes"
         await cluster.catch_up()
         assert set((await cluster.state(T0)).isr) == {1, 2}
 
@@ -163,7 +164,7 @@ def test_a_controller_that_lost_its_session_resigns_and_takes_part_in_the_next_e
         await cluster.create("t", [[0, 1, 2]])
         old = cluster.nodes[0]
         old.store.renew()
-        old.controller.session_lost()
+        old.controller.on_session_lost()
         assert not old.controller.is_active
         with pytest.raises(KafkaError) as refused:
             await old.controller._call("x", lambda term: asyncio.sleep(0))
@@ -188,7 +189,7 @@ def test_operations_in_progress_when_the_session_is_lost_must_be_retried() -> No
             old.store.before_multi = lambda ops: None
             old.is_up = False
             old.store.expire()
-            old.controller.session_lost()
+            old.controller.on_session_lost()
             raise StoreUnavailable("/", "the session has expired")
 
         old.store.before_multi = lose
@@ -200,7 +201,7 @@ def test_operations_in_progress_when_the_session_is_lost_must_be_retried() -> No
 
         def lose_again(ops: Any) -> None:
             new.store.before_multi = lambda ops: None
-            new.controller.session_lost()
+            new.controller.on_session_lost()
             raise StoreUnavailable("/", "the session has expired")
 
         new.store.before_multi = lose_again
@@ -221,9 +222,9 @@ def test_writes_of_a_replaced_controller_fail_and_it_resigns() -> None:
         await cluster.store.delete(paths.CONTROLLER)
         await cluster.until(lambda: any(cluster.nodes[b].controller.is_active for b in (1, 2)))
         assert old.controller.is_active
-        with pytest.raises(KafkaError) as moved:
+        with pytest.raises(KafkaError) as refused:
             await old.controller.alter_partition(request, 3)
-        assert moved.value.code is ErrorCode.NOT_CONTROLLER
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
         await cluster.until(lambda: cluster.controller_id in (1, 2))
         await cluster.until(lambda: old.controller.active_id == cluster.controller_id)
         assert not old.controller.is_active
@@ -284,9 +285,9 @@ def test_a_term_starts_again_after_a_store_failure(monkeypatch: Any) -> None:
 
 def test_malformed_topic_nodes_do_not_affect_other_topics() -> None:
     async def body(cluster: Cluster) -> None:
-        hostile = (b"junk", b"[]", b'{"version":3,"partitions":[1]}', b'{"version":3,"partitions":{"0":["x"]}}',
+        malformed = (b"junk", b"[]", b'{"version":3,"partitions":[1]}', b'{"version":3,"partitions":{"0":["x"]}}',
                    b'{"version":3,"partitions":{"x":[1]}}', b'{"version":3,"partitions":{"0":7}}')  # fmt: skip
-        for number, data in enumerate(hostile):
+        for number, data in enumerate(malformed):
             await cluster.store.create(paths.topic(f"bad-{number}"), data)
         await cluster.create("good", [[1, 2]])
         state = paths.partition_state(TopicPartition("good", 0))
@@ -309,7 +310,7 @@ def test_thousands_of_partitions_need_few_writes_and_few_requests() -> None:
 
     async def body(cluster: Cluster) -> None:
         layout = {p: ReplicaAssignment(tuple((p + k) % 3 for k in range(3))) for p in range(count)}
-        await cluster.store.create(paths.topic("t"), TopicNode(paths.random_id(), layout).encode())
+        await cluster.store.create(paths.topic("t"), TopicNode(paths.random_topic_id(), layout).encode())
         await cluster.wait_until_idle()
         assert cluster.controller_id == 0
 
@@ -324,8 +325,8 @@ def test_thousands_of_partitions_need_few_writes_and_few_requests() -> None:
                 len(node.broker.received) for node in cluster.nodes.values()
             )
 
-        # The controller dies with its broker: an election and a smaller ISR for every partition,
-        # 200 to a write.
+        # The controller dies with its broker: every partition gets a smaller ISR, and a new leader
+        # if that broker led it. A write has 200 partitions.
         writes, requests = await costs(cluster.nodes[0].kill())
         assert writes <= 2 * count / 200 + 10 and requests <= 10
         context = cluster.controller.context
@@ -341,7 +342,7 @@ def test_thousands_of_partitions_need_few_writes_and_few_requests() -> None:
 
 def test_malformed_broker_nodes_are_ignored() -> None:
     async def body(cluster: Cluster) -> None:
-        hostile = (
+        malformed = (
             ("junk", b"{}"),
             ("007", b"{}"),
             ("9", b"not json"),
@@ -351,7 +352,7 @@ def test_malformed_broker_nodes_are_ignored() -> None:
             ("13", b'{"version":5,"endpoints":["A://h:1"],"listener_security_protocol_map":["A"]}'),
             ("14", b'{"version":5,"endpoints":[],"timestamp":[1]}'),
         )
-        for name, data in hostile:
+        for name, data in malformed:
             await cluster.store.create(f"{paths.BROKER_IDS}/{name}", data)
         await cluster.wait_until_idle()
         assert sorted(cluster.controller.context.brokers) == [0, 1, 2]

@@ -282,7 +282,7 @@ def test_a_pipelining_connection_does_not_starve_others():
 def test_carried_requests_are_handled_without_new_input(monkeypatch):
     """Every request uses up its turn. The other requests are handled although the socket never
     becomes readable again."""
-    monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
+    monkeypatch.setattr("kavka.network.connection.MAX_TURN_S", -1.0)
 
     async def body(world: World) -> None:
         peer = world.connect()
@@ -304,7 +304,7 @@ def test_carried_requests_are_handled_without_new_input(monkeypatch):
 
 
 def test_a_connection_may_close_between_its_turns(monkeypatch):
-    monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
+    monkeypatch.setattr("kavka.network.connection.MAX_TURN_S", -1.0)
 
     async def body(world: World) -> None:
         peer = world.connect()

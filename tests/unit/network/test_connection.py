@@ -306,7 +306,7 @@ def test_after_the_end_of_input_pending_responses_are_sent():
 
 
 def test_after_the_end_of_input_the_connection_closes_within_the_linger_time(monkeypatch):
-    monkeypatch.setattr(connections, "LINGER_S", 0.05)
+    monkeypatch.setattr(connections, "MAX_LINGER_S", 0.05)
 
     async def body(world: World) -> None:
         peer = world.connect()

@@ -11,7 +11,7 @@ import pytest
 from kavka.api import registry
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
-from kavka.network.large_request import DIVISIBLE, ELEMENTS_ON_LOOP, MAX_ELEMENTS
+from kavka.network.large_request import DIVISIBLE, MAX_ELEMENTS, MAX_ELEMENTS_ON_LOOP
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -19,7 +19,14 @@ from kavka.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseTopic,
 )
-from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded, read_array, read_string, skip_tags
+from kavka.protocol.primitives import (
+    ProtocolError,
+    TooManyElementsError,
+    decode_bounded,
+    read_array,
+    read_string,
+    skip_tags,
+)
 from tests.unit.network.harness import EchoApi, Text, World, frame, in_world
 
 
@@ -57,7 +64,7 @@ def test_the_response_to_a_large_request_keeps_its_order() -> None:
     async def body(world: World) -> None:
         use_counting_api(world)
         peer = world.connect()
-        counts = [1, ELEMENTS_ON_LOOP, ELEMENTS_ON_LOOP + 1, 2, MAX_ELEMENTS, 3]
+        counts = [1, MAX_ELEMENTS_ON_LOOP, MAX_ELEMENTS_ON_LOOP + 1, 2, MAX_ELEMENTS, 3]
         peer.start_sending(*(frame(strings(count), n) for n, count in enumerate(counts)))
         assert await peer.responses(len(counts)) == [str(count) for count in counts]
 
@@ -86,7 +93,7 @@ def test_an_array_over_the_limit_is_refused_before_its_elements_are_decoded() ->
     def array(buffer: bytes) -> Any:
         return read_array(buffer, 0, 1, element)
 
-    with pytest.raises(TooManyElements):
+    with pytest.raises(TooManyElementsError):
         decode_bounded(10, array, (11).to_bytes(4, "big") + bytes(11))
     assert decoded == []
     assert len(decode_bounded(11, array, (11).to_bytes(4, "big") + bytes(11))[0]) == 11
@@ -98,9 +105,9 @@ def test_nested_arrays_and_tagged_fields_count_together() -> None:
 
     data = (4).to_bytes(4, "big") + ((3).to_bytes(4, "big") + bytes(3)) * 4
     decode_bounded(16, read_array, data, 0, 4, inner)
-    with pytest.raises(TooManyElements):
+    with pytest.raises(TooManyElementsError):
         decode_bounded(15, read_array, data, 0, 4, inner)
-    with pytest.raises(TooManyElements):
+    with pytest.raises(TooManyElementsError):
         decode_bounded(4, skip_tags, b"\x05" + b"\0\0" * 5, 0)
 
 
@@ -129,7 +136,7 @@ def test_requests_that_refuse_duplicate_resources_are_not_divided() -> None:
 def test_an_error_of_a_later_part_becomes_the_error_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """The response lacks the committed offsets of the failed part. Without an error the consumer
     would reset these offsets."""
-    monkeypatch.setattr(large_request, "PART", 2)
+    monkeypatch.setattr(large_request, "PART_SIZE", 2)
 
     def handle(context: Any, request: OffsetFetchRequest) -> Any:
         if len(handled := [topic.name for topic in request.topics or ()]) == 1:
@@ -157,7 +164,7 @@ def test_closing_the_connection_cancels_a_large_request() -> None:
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         world.api.handle = lambda ctx, request: waiting  # type: ignore[method-assign]
         peer = world.connect()
-        peer.start_sending(frame(strings(ELEMENTS_ON_LOOP + 1)))
+        peer.start_sending(frame(strings(MAX_ELEMENTS_ON_LOOP + 1)))
         await world.until(lambda: len(peer.connection.tasks()) > 1)
         peer.connection.close()
         await world.until(waiting.done)
@@ -168,7 +175,7 @@ def test_closing_the_connection_cancels_a_large_request() -> None:
 
 
 def test_a_divisible_request_is_handled_in_parts_with_one_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_request, "PART", 2)
+    monkeypatch.setattr(large_request, "PART_SIZE", 2)
     parts: list[list[int]] = []
 
     def handle(context: Any, request: Any) -> Any:
@@ -192,7 +199,7 @@ def test_a_divisible_request_is_handled_in_parts_with_one_response(monkeypatch: 
 
 
 def test_a_long_array_inside_an_element_is_divided_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_request, "PART", 3)
+    monkeypatch.setattr(large_request, "PART_SIZE", 3)
     partition_counts = {"a": 2, "b": 7, "c": 0, "d": 1, "e": 1, "f": 3}
     largest = 0
 

@@ -26,13 +26,13 @@ def test_a_full_broker_is_full_until_a_connection_closes():
 
 def test_the_rate_limits_new_connections_per_second():
     limits = ConnectionLimits(100, 100, {}, max_rate=2)
-    assert limits.pause(10.0) == 0
+    assert limits.rate_delay(10.0) == 0
     limits.admit("a")
     limits.admit("b")
-    assert limits.pause(10.25) == 0.75
-    assert limits.pause(11.0) == 0
+    assert limits.rate_delay(10.25) == 0.75
+    assert limits.rate_delay(11.0) == 0
     limits.admit("c")
-    assert limits.pause(11.5) == 0
+    assert limits.rate_delay(11.5) == 0
 
 
 def test_changed_limits_apply_to_new_connections():

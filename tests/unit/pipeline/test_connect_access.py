@@ -186,7 +186,7 @@ def test_a_request_is_forwarded_to_the_leader(herder: Herder) -> None:
 
 
 def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_S", 2.0)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 2.0)
     with served(herder) as server:
         check_half_open(server.socket.getsockname()[1], "/connectors")
 
@@ -202,7 +202,7 @@ def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: p
 def test_the_connection_is_closed_for_slow_bodies_and_long_headers(
     herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    monkeypatch.setattr(connections, "BODY_TIMEOUT_S", 0.5)
     with served(herder) as server, socket.create_connection(server.socket.getsockname(), timeout=30) as client:
         response = b""
         with contextlib.suppress(ConnectionError):

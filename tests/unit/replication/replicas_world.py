@@ -267,7 +267,7 @@ class Node:
             [self.folder], lambda topic: world.config, None, clock, on_dir_failure=self._on_dir_failure
         )
         self.log_manager.open_dirs()
-        self.log_manager.mark(broker_id, "cluster")
+        self.log_manager.write_ids(broker_id, "cluster")
         self.log_manager.load()
         self.replicas = ReplicaManager(
             broker_id,
@@ -338,7 +338,7 @@ class FakePeers:
             connection = self._open[broker_id, channel] = FakeConnection(self.node, world.nodes[broker_id])
         return connection
 
-    async def ask(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
+    async def send(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
         connection = await self.connection(broker_id, channel)
         future = asyncio.get_running_loop().create_future()
         connection.send_to(request, connection.version_of(request.API_KEY), future, timeout)

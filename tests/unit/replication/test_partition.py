@@ -85,7 +85,7 @@ def test_an_append_is_visible_only_after_the_write(tmp_path):
     assert len(partition.read(0, 1000, 0, True).slice) > 0
 
 
-def test_too_few_in_sync_replicas_refuse_only_acks_all(tmp_path):
+def test_with_too_few_in_sync_replicas_only_acks_all_is_rejected(tmp_path):
     partition = make_partition(tmp_path, replicas=(0, 1), min_insync_replicas=2)
     with pytest.raises(KafkaError) as raised:
         partition.stage(batch(), -1, LATEST)
@@ -114,7 +114,7 @@ def test_a_client_with_another_leader_epoch_gets_an_error(tmp_path, epoch, code)
     assert raised.value.code == code
 
 
-def test_with_flush_messages_1_pending_produces_share_one_flush_that_limits_reads(tmp_path):
+def test_with_flush_messages_1_appends_during_a_flush_share_the_next_flush(tmp_path):
     async def scenario() -> None:
         workers = Workers()
         partition = make_partition(tmp_path, workers, flush_messages=1)

@@ -14,7 +14,7 @@ from tests.unit.replication.replicas_world import QUICK, World, in_world
 
 
 def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
-    throttle = Throttle(100, samples=11, sample_s=1.0)
+    throttle = Throttle(100, max_samples=11, sample_s=1.0)
     assert not throttle.is_exceeded(0.0)
     throttle.record(1000, 0.0)
     assert throttle.measure(0.0) == 100
@@ -26,7 +26,7 @@ def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
 
 
 def test_a_steady_flow_is_measured_at_its_rate():
-    throttle = Throttle(100, samples=11, sample_s=1.0)
+    throttle = Throttle(100, max_samples=11, sample_s=1.0)
     for n in range(200):
         throttle.record(10, n / 10)
     assert throttle.measure(20.0) == pytest.approx(100, rel=0.1)

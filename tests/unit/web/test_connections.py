@@ -141,16 +141,16 @@ def test_requests_being_served_are_not_evicted(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("limit", "start"),
     [
-        ("HEADER_S", b""),
-        ("HEADER_S", HALF),
-        ("HEADER_S", WHOLE + HALF),
-        ("BODY_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"),
-        ("BODY_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("HEADER_TIMEOUT_S", b""),
+        ("HEADER_TIMEOUT_S", HALF),
+        ("HEADER_TIMEOUT_S", WHOLE + HALF),
+        ("BODY_TIMEOUT_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"),
+        ("BODY_TIMEOUT_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ],
 )
 def test_slow_sender_is_disconnected(monkeypatch: pytest.MonkeyPatch, limit: str, start: bytes) -> None:
     monkeypatch.setattr(connections, limit, 0.3)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+    monkeypatch.setattr(connections, "SWEEP_INTERVAL_S", 0.05)
 
     async def trickle(writer: asyncio.StreamWriter) -> None:
         piece = b"1\r\nx\r\n" if b"chunked" in start else b"x"
@@ -175,8 +175,8 @@ def test_slow_sender_is_disconnected(monkeypatch: pytest.MonkeyPatch, limit: str
 
 
 def test_stalled_reader_is_disconnected_and_slow_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_S", 1.0)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(connections, "SWEEP_INTERVAL_S", 0.05)
     large = WHOLE.replace(b"/ ", b"/large ")
 
     async def body() -> None:
@@ -222,7 +222,7 @@ def test_connections_with_stalled_handshakes_are_closed(monkeypatch: pytest.Monk
             trust = ssl.create_default_context(cafile=str(certificate))
             whole = await peer(port, WHOLE, ssl=trust, server_hostname="localhost")
             assert await status(whole[0]) == b"200"
-            monkeypatch.setattr(connections, "HANDSHAKE_S", 0.2)
+            monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT_S", 0.2)
             last = await peer(port, b"\x16\x03")
             assert await ended(last[0])
             await close(*silent, whole, last)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from kavka.web import connections
-from kavka.web.listener import MAX_HEAD, Listener
+from kavka.web.listener import MAX_HEAD_BYTES, Listener
 from tests.support.half_open import INCOMPLETE_REQUEST, TIMEOUT_S, get
 
 LARGE = 40 << 20
@@ -45,8 +45,8 @@ def exchange(port: int, request: bytes) -> bytes:
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", b"501"),
         (b"\x16\x03\x01\n\n", b"400"),
         (b"GET /\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * MAX_HEAD, b"431"),
-        (b"GET /" + b"x" * MAX_HEAD, b"431"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * MAX_HEAD_BYTES, b"431"),
+        (b"GET /" + b"x" * MAX_HEAD_BYTES, b"431"),
     ],
 )
 def test_each_connection_has_one_response(port: int, request_bytes: bytes, status: bytes) -> None:
@@ -57,7 +57,7 @@ def test_each_connection_has_one_response(port: int, request_bytes: bytes, statu
 
 def test_a_peer_that_does_not_read_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(exchange(port, b"GET /large HTTP/1.1\r\n\r\n")) > LARGE
-    monkeypatch.setattr(connections, "STALL_S", 0.3)
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
         # An aborted connection makes the kernel report an error on the next write.

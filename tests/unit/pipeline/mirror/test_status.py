@@ -33,5 +33,5 @@ def test_only_status_and_metrics_are_served(port: int) -> None:
 
 
 def test_half_open_requests_block_no_other_client(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_S", 2.0)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 2.0)
     check_half_open(port, "/status")
