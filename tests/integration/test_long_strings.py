@@ -22,7 +22,7 @@ from kavka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kavka.protocol.primitives import MAX_ERROR_MESSAGE, MAX_STRING_LENGTH
+from kavka.protocol.primitives import MAX_ERROR_MESSAGE_LENGTH, MAX_STRING_LENGTH
 from tests.support import wire
 from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import wait_until
@@ -118,11 +118,11 @@ def test_long_error_messages_are_truncated(broker: KavkaProcess) -> None:
     for version in (4, 7):
         (result,) = call(broker, request, CreateTopicsResponse, version).topics
         assert result.error_code == 17
-        assert len(result.error_message) <= MAX_ERROR_MESSAGE
+        assert len(result.error_message) <= MAX_ERROR_MESSAGE_LENGTH
     for name, value in ((LONGEST, "1"), ("cleanup.policy", LONGEST), ("retention.ms", LONGEST)):
         response = alter(broker, name, value, 0)
         assert response.error_code != 0
-        assert response.error_message.endswith("...") or len(response.error_message) < MAX_ERROR_MESSAGE
+        assert response.error_message.endswith("...") or len(response.error_message) < MAX_ERROR_MESSAGE_LENGTH
 
 
 def test_a_list_setting_cannot_become_too_long_to_describe(broker: KavkaProcess) -> None:

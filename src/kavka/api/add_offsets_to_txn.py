@@ -5,7 +5,7 @@ v3  flexible
 v4  TRANSACTION_ABORTABLE
 
 The coordinator adds the group's partition of `__consumer_offsets` to the transaction. The offsets
-take effect when the end marker is written to that partition.
+take effect when a commit marker is written to that partition.
 """
 
 from __future__ import annotations

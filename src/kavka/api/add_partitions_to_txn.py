@@ -38,8 +38,8 @@ _NO_CODES: Mapping[TopicPartition, ErrorCode] = {}
 
 
 def fenced_code(code: ErrorCode, version: int, first_version: int = 2) -> ErrorCode:
-    """The code in this version. Before `first_version`, clients expect INVALID_PRODUCER_EPOCH
-    instead of PRODUCER_FENCED."""
+    """Return the code to send in this version. Before `first_version`, clients expect
+    INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     is_old_client = version < first_version
     return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and is_old_client else code
 
@@ -73,9 +73,9 @@ async def _add_many(
     ctx: RequestContext, transactions: Iterable[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
     missing_code = ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= 5 else ErrorCode.INVALID_TXN_STATE
-    started = [(transaction, _start(ctx, transaction)) for transaction in transactions]
+    pending_results = [(transaction, _start(ctx, transaction)) for transaction in transactions]
     results = []
-    for transaction, result in started:
+    for transaction, result in pending_results:
         try:
             topics = await result if isinstance(result, asyncio.Future) else result
             if isinstance(topics, KafkaError):
@@ -89,9 +89,11 @@ async def _add_many(
 
 
 def _start(ctx: RequestContext, transaction: AddPartitionsToTxnTransaction) -> Any:
-    """Start to add or verify the partitions of one transaction. Returns the results, the set of
-    partitions that are not in the transaction, a KafkaError for all partitions, or a future of the
-    results or the set."""
+    """Start to add or verify the partitions of one transaction.
+
+    Return the results (add), the set of partitions that are not in the transaction (verify), a
+    future of either, or a KafkaError for all partitions.
+    """
     topics = transaction.topics
     errors = _check(ctx, topics, from_client=False)
     if errors is not None:
@@ -110,7 +112,7 @@ def _start(ctx: RequestContext, transaction: AddPartitionsToTxnTransaction) -> A
 def _check(
     ctx: RequestContext, topics: list[AddPartitionsToTxnTopic], *, from_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    """The results with errors if a partition cannot be added, else None."""
+    """Return the results with errors if a partition cannot be added, else None."""
     state_of = ctx.broker.metadata_cache.partition_state
     codes: dict[TopicPartition, ErrorCode] = {}
     for tp in _partitions(topics):
@@ -128,7 +130,8 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartitio
 def _results(
     topics: Iterable[AddPartitionsToTxnTopic], default: ErrorCode, codes: Mapping[TopicPartition, ErrorCode] = _NO_CODES
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """The results of all partitions. A partition that is not in `codes` has the code `default`."""
+    """Return the results of all partitions. A partition that is not in `codes` has the code
+    `default`."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -1,10 +1,10 @@
-"""AlterPartition (key 56): a leader asks the controller to change an ISR.
+"""AlterPartition (key 56): a leader requests a change of the ISR from the controller.
 
 v1     leader_recovery_state
 v2     topic ids; INELIGIBLE_REPLICA (before: OPERATION_NOT_ATTEMPTED)
-v3     new_isr_with_epochs: a broker that was restarted since it caught up is refused
+v3     new_isr_with_epochs: a replica whose broker has restarted since it caught up is rejected
 
-Only the controller serves it; other brokers return NOT_CONTROLLER.
+Only the controller serves this request; other brokers return NOT_CONTROLLER.
 """
 
 from __future__ import annotations

@@ -30,11 +30,12 @@ from kavka.protocol.messages.api_versions import (
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def supported(in_cluster: bool) -> ApiVersionsResponse:
+def supported_apis(in_cluster: bool) -> ApiVersionsResponse:
+    """Return a response with the APIs of a broker in a cluster, or of a single node."""
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
-            for key, api in sorted(registry.served(in_cluster).items())
+            for key, api in sorted(registry.served_apis(in_cluster).items())
         ]
     )
 
@@ -46,7 +47,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
         and SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    response = supported(ctx.broker.in_cluster)
+    response = supported_apis(ctx.broker.in_cluster)
     if ctx.version >= 3:
         _add_features(response, ctx.broker.features, ctx.version)
     return response

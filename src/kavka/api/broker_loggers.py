@@ -25,19 +25,19 @@ _LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """The effective levels of the root logger and of all `kavka` loggers, by logger name."""
+    """Return the effective levels of the root logger and of all `kavka` loggers, by logger name."""
     names = [name for name in logging.root.manager.loggerDict if name == "kavka" or name.startswith("kavka.")]
     return {ROOT: _level_name(logging.root), **{name: _level_name(logging.getLogger(name)) for name in sorted(names)}}
 
 
 def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-    """Apply changes of the form (logger, SET or DELETE, level). If one change is invalid, apply
-    none."""
-    names = levels()
+    """Apply changes of the form (logger name, SET or DELETE, level). Raises KafkaError and applies
+    no change if a change is invalid."""
+    current_levels = levels()
     for name, operation, level in changes:
         if operation not in (SET, DELETE):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A logger's level can only be set or deleted.")
-        if name not in names:
+        if name not in current_levels:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger '{name}'.")
         if operation == SET and level not in _LEVELS:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"'{level}' is not one of the levels {', '.join(_LEVELS)}.")
@@ -51,5 +51,5 @@ def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool
 
 
 def _level_name(logger: logging.Logger) -> str:
-    effective = logger.getEffectiveLevel()
-    return next((name for name, level in reversed(_LEVELS.items()) if level <= effective), "TRACE")
+    effective_level = logger.getEffectiveLevel()
+    return next((name for name, level in reversed(_LEVELS.items()) if level <= effective_level), "TRACE")

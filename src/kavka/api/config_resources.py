@@ -21,8 +21,9 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-# A request may have tens of thousands of resources: yield to the event loop after this many.
-RESOURCES_PER_TURN = 200
+# A request may have tens of thousands of resources. The handler yields to the event loop after this
+# number of resources.
+MAX_RESOURCES_PER_ITERATION = 200
 
 # Returns the overrides of a resource after a change.
 Update = Callable[[dict[str, str]], Mapping[str, str]]
@@ -50,7 +51,7 @@ async def change(
     *,
     validate_only: bool,
 ) -> None:
-    """Replace the overrides of the resource with `update(overrides)`, persistently.
+    """Replace the overrides of the resource with `update(overrides)`, and store them.
 
     `update` may be called more than once. Raises KafkaError and changes nothing if the resource
     does not exist, if this broker cannot alter it, or if a value is invalid.
@@ -94,7 +95,7 @@ def _checked(
 
 
 def check_group_name(name: str) -> None:
-    """Raise INVALID_REQUEST for the empty name. The group need not exist."""
+    """Raise INVALID_REQUEST if the name is empty. The group need not exist."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Group settings have no cluster-wide default; a name is required.")
 
@@ -108,13 +109,13 @@ def check_logger_broker(ctx: RequestContext, name: str) -> None:
 async def change_each(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, KafkaError | None]]:
-    """Change the resources one by one. Returns each resource with its error. A resource that
-    appears twice in the request is not changed."""
+    """Change the resources one by one. Return each resource with its error, or None. A resource
+    that appears twice in the request is not changed."""
     keys = [(resource.resource_type, resource.resource_name) for resource in resources]
     counts = Counter(keys)
     results: list[tuple[R, KafkaError | None]] = []
     for resource, key in zip(resources, keys, strict=True):
-        if len(results) % RESOURCES_PER_TURN == RESOURCES_PER_TURN - 1:
+        if len(results) % MAX_RESOURCES_PER_ITERATION == MAX_RESOURCES_PER_ITERATION - 1:
             await asyncio.sleep(0)
         try:
             if counts[key] > 1:
@@ -128,7 +129,8 @@ async def change_each(
 
 
 def result(response_class: type[Any], resource: Resource, error: KafkaError | None) -> Any:
-    """The result of altering one resource, as the AlterConfigsResourceResponse of either API."""
+    """Return the result of one resource. `response_class` is the AlterConfigsResourceResponse of
+    the API."""
     return response_class(
         error_code=0 if error is None else int(error.code),
         error_message=None if error is None else error.message,
@@ -152,8 +154,9 @@ def _check_broker(
 
 
 def broker_id(ctx: RequestContext, name: str) -> int | None:
-    """The broker id in a resource name, or None for the empty name, which is the cluster-wide
-    default. Raises INVALID_REQUEST for another broker."""
+    """Return the broker id in a resource name, or None for the empty name, which is the
+    cluster-wide default. Raises INVALID_REQUEST for an invalid id and for the id of another
+    broker."""
     if not name:
         return None
     try:

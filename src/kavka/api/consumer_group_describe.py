@@ -21,12 +21,12 @@ from kavka.protocol.messages.consumer_group_describe import (
 )
 
 
-def _failed(group_id: str, error: KafkaError) -> DescribedGroup:
+def _error_result(group_id: str, error: KafkaError) -> DescribedGroup:
     return DescribedGroup(group_id=group_id, error_code=int(error.code), error_message=error.message)
 
 
 def _on_error(request: ConsumerGroupDescribeRequest, version: int, error: KafkaError) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(groups=[_failed(group_id, error) for group_id in request.group_ids])
+    return ConsumerGroupDescribeResponse(groups=[_error_result(group_id, error) for group_id in request.group_ids])
 
 
 @handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), on_error=_on_error)
@@ -46,5 +46,5 @@ async def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
         group: Any = ctx.broker.groups.describe_consumer(group_id)
         described: DescribedGroup = await group if isinstance(group, asyncio.Future) else group
     except KafkaError as error:
-        return _failed(group_id, error)
+        return _error_result(group_id, error)
     return described

@@ -43,7 +43,7 @@ class TopicCreation(Protocol):
 
 
 class BrokerServices(Protocol):
-    """The parts of a broker that handlers may use. `broker/app.py` creates the only instance."""
+    """The parts of a broker that handlers may use. `broker/app.py` implements it."""
 
     broker_id: int
     cluster_id: str

@@ -5,7 +5,8 @@ v1     the request header has a client id
 v2     broker_epoch
 v3     flexible
 
-The response lists the partitions that no other replica can lead. The broker may retry.
+The response lists the partitions that the broker still leads, because no other replica can. The
+broker may retry.
 """
 
 from __future__ import annotations

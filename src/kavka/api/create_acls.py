@@ -1,4 +1,4 @@
-"""CreateAcls (key 30): adds ACLs. Without an authorizer all are rejected, as in Kafka.
+"""CreateAcls (key 30): adds ACLs. There is no authorizer, so all ACLs are rejected, as in Kafka.
 
 v1     pattern types
 v2     flexible

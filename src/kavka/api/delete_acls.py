@@ -1,4 +1,4 @@
-"""DeleteAcls (key 31): removes ACLs. Without an authorizer all filters are rejected, as in Kafka.
+"""DeleteAcls (key 31): removes ACLs. There is no authorizer, so all filters are rejected.
 
 v1     pattern types
 v2     flexible

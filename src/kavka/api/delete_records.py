@@ -54,10 +54,12 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
     delayed: DelayedDeleteRecords | None = None
     for topic in request.topics:
         results = []
-        for requested in topic.partitions:
-            result = DeleteRecordsPartitionResult(partition_index=requested.partition_index, low_watermark=NO_WATERMARK)
+        for requested_partition in topic.partitions:
+            result = DeleteRecordsPartitionResult(
+                partition_index=requested_partition.partition_index, low_watermark=NO_WATERMARK
+            )
             try:
-                partition, start = _delete(ctx, topic.name, requested)
+                partition, start = _delete(ctx, topic.name, requested_partition)
                 result.low_watermark = partition.low_watermark
                 if result.low_watermark < start:
                     delayed = delayed or DelayedDeleteRecords(response, _set_error, _set_low_watermark)
@@ -65,7 +67,9 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
             except KafkaError as error:
                 result.error_code = int(error.code)
             except OSError as error:
-                failure = ctx.broker.replica_manager.on_read_error(topic.name, requested.partition_index, error)
+                failure = ctx.broker.replica_manager.on_read_error(
+                    topic.name, requested_partition.partition_index, error
+                )
                 result.error_code = int(failure.code)
             results.append(result)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
@@ -74,7 +78,7 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
 
 def _set_error(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
     result.error_code = int(code)
-    # After a timeout the response has the leader's start offset.
+    # After a timeout the response keeps the low watermark.
     if code is not ErrorCode.REQUEST_TIMED_OUT:
         result.low_watermark = NO_WATERMARK
 
@@ -83,15 +87,16 @@ def _set_low_watermark(result: DeleteRecordsPartitionResult, low_watermark: int)
     result.low_watermark = low_watermark
 
 
-def _delete(ctx: RequestContext, topic: str, requested: DeleteRecordsPartition) -> tuple[Partition, int]:
-    """Advance the log start offset on this broker. Returns the partition and the new offset."""
+def _delete(ctx: RequestContext, topic: str, requested_partition: DeleteRecordsPartition) -> tuple[Partition, int]:
+    """Advance the log start offset on this broker. Return the partition and the new log start
+    offset. Raises KafkaError."""
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
-    partition = ctx.broker.replica_manager.leader(topic, requested.partition_index)
+    partition = ctx.broker.replica_manager.leader(topic, requested_partition.partition_index)
     log = partition.log
     assert log is not None
     if not log.config.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {topic} does not include 'delete'.")
-    start = log.delete_records_before(requested.offset)
+    start = log.delete_records_before(requested_partition.offset)
     partition.on_start_offset_moved()
     return partition, start

@@ -60,8 +60,8 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
 
 
 def _resolve(ctx: RequestContext, topic: DeleteTopicState) -> tuple[str | None, KafkaError | None]:
-    """The topic's name, and the error if the topic is not identified by exactly one of name and
-    id."""
+    """Return the topic's name, and the error if the request does not identify the topic by exactly
+    one of name and id, or if the id is unknown."""
     if topic.topic_id == ZERO_UUID:
         if topic.name is None:
             return None, KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")

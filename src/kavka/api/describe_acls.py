@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): lists ACLs. Without an authorizer it is rejected, as in Kafka.
+"""DescribeAcls (key 29): lists ACLs. There is no authorizer, so the request is rejected.
 
 v1     pattern types
 v2     flexible

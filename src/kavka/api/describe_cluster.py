@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers.
 
-v1     endpoint_type; a broker accepts only the type of brokers
+v1     endpoint_type; a broker accepts only the endpoint type of brokers
 v2     include_fenced_brokers; brokers are never fenced here
 """
 

@@ -23,9 +23,9 @@ from kavka.protocol.messages.describe_log_dirs import (
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5))
 def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    requested: set[tuple[str, int]] | None = None
+    requested_partitions: set[tuple[str, int]] | None = None
     if request.topics is not None:
-        requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        requested_partitions = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     response = DescribeLogDirsResponse()
     for log_dir in ctx.broker.log_manager.describe():
         result = DescribeLogDirsResult(log_dir=log_dir.path)
@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogD
         result.total_bytes, result.usable_bytes = log_dir.total_bytes, log_dir.usable_bytes
         topics: dict[str, DescribeLogDirsTopic] = {}
         for replica in log_dir.replicas:
-            if requested is not None and replica.partition not in requested:
+            if requested_partitions is not None and replica.partition not in requested_partitions:
                 continue
             name = replica.partition.topic
             topics.setdefault(name, DescribeLogDirsTopic(name=name)).partitions.append(

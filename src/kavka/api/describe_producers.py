@@ -40,8 +40,8 @@ def _respond(
 
 
 def _describe(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
-    """Followers describe their producers as well, so that a tool can find hanging transactions on a
-    single broker."""
+    """Return the producers of a replica. Followers respond as well, so that a tool can find hanging
+    transactions on a single broker."""
     try:
         log = ctx.broker.replica_manager.replica(topic, index).log
     except KafkaError as error:

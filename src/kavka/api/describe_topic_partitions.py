@@ -2,8 +2,8 @@
 
 A page has at most `response_partition_limit` partitions, and at most this broker's
 `max.request.partition.size.limit`. `next_cursor` is the first partition of the next page. Eligible
-leader replicas (ELR) exist only with KRaft. Both lists are empty, because Java clients cannot parse
-null.
+leader replicas (ELR) exist only with KRaft, so both ELR fields are empty. They are not null,
+because Java clients cannot parse null.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
         if topic is None:
             # If the first topic of the page was deleted, the page starts at the next topic.
             if name != first_topic or request.cursor is None:
-                response.topics.append(_missing(name))
+                response.topics.append(_missing_topic(name))
             continue
         start = first_partition if name == first_topic else 0
         states = [state for index, state in sorted(topic.partitions.items()) if index >= start]
@@ -68,7 +68,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
     return response
 
 
-def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _missing_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=int(missing_topic_code(name)), name=name, is_internal=is_internal(name)
     )

@@ -1,5 +1,5 @@
-"""ElectLeaders (key 43): elects the preferred leaders, or any live replica of leaderless
-partitions.
+"""ElectLeaders (key 43): elects the preferred leaders, or any live replicas as leaders of
+leaderless partitions.
 
 v1     election_type (before: preferred); a top-level error
 v2     flexible
@@ -15,7 +15,7 @@ from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.controller.elections import PREFERRED, Elected
+from kavka.controller.elections import PREFERRED, ElectionResults
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -42,8 +42,10 @@ def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> 
 @handles(ApiKey.ELECT_LEADERS, versions=(0, 2), on_error=_on_error)
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     controller, cache = ctx.broker.controller, ctx.broker.metadata_cache
-    requested = _requested_partitions(request)
-    results = await controller.elect_leaders(request.election_type if ctx.version >= 1 else PREFERRED, requested)
+    requested_partitions = _requested_partitions(request)
+    results = await controller.elect_leaders(
+        request.election_type if ctx.version >= 1 else PREFERRED, requested_partitions
+    )
 
     def is_in_metadata(tp: TopicPartition, leader: int) -> bool:
         state = cache.partition_state(*tp)
@@ -57,7 +59,7 @@ async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLead
     for tp, leader in elected.items():
         if not is_in_metadata(tp, leader):
             results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} is not the leader yet.")
-    if requested is None:
+    if requested_partitions is None:
         results = {tp: result for tp, result in results.items() if not _is_not_needed(result)}
     return _response(results)
 
@@ -66,7 +68,7 @@ def _is_not_needed(result: int | KafkaError) -> bool:
     return isinstance(result, KafkaError) and result.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
-def _response(results: Elected) -> ElectLeadersResponse:
+def _response(results: ElectionResults) -> ElectLeadersResponse:
     topics: dict[str, ReplicaElectionResult] = {}
     for tp, result in results.items():
         partition = PartitionResult(partition_id=tp.partition)

@@ -5,8 +5,8 @@ v3  flexible
 v4  TRANSACTION_ABORTABLE
 v5  EndTxn bumps the producer epoch: the response has the producer id and epoch to use next
 
-The response is sent when the decision is committed to the coordinator's log. The markers are
-written after that, even if this broker fails.
+The response is sent when the prepare record is committed to the coordinator's log. Then the markers
+are written, by another coordinator if this broker fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kavka.api.add_partitions_to_txn import fenced_code
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -39,5 +39,5 @@ def handle(ctx: RequestContext, request: EndTxnRequest) -> Any:
     )
 
 
-def _respond(producer: Producer) -> EndTxnResponse:
+def _respond(producer: ProducerIdAndEpoch) -> EndTxnResponse:
     return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

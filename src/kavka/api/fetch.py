@@ -45,12 +45,12 @@ from kavka.records.convert import down_convert
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedFetch
 from kavka.storage.file_slice import FileClosed, FileSlice
-from kavka.storage.log_read import ColdRead
+from kavka.storage.log_read import PageCacheMiss
 from kavka.storage.page_cache import warm
 
 NO_LIMIT = 0x7FFFFFFF
-# The limit of repeated reads. The page cache may evict data before the next read finds it there.
-WARMING_ROUNDS = 64
+# The maximum number of reads of one fetch. The page cache may evict data again before it is read.
+MAX_WARMING_ROUNDS = 64
 # With these codes the response contains the current leader.
 _LEADER_CHANGED = frozenset((int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)))
 
@@ -83,10 +83,10 @@ def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchRe
 @handles(ApiKey.FETCH, versions=(0, 18), on_error=_on_error)
 def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     broker = ctx.broker
-    by_id = ctx.version >= 13
+    uses_topic_ids = ctx.version >= 13
     replica_id = request.replica_state.replica_id if ctx.version >= 15 else request.replica_id
     try:
-        context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name, replica_id)
+        context = broker.fetch_sessions.open(request, uses_topic_ids, broker.metadata_cache.topic_name, replica_id)
     except KafkaError as error:
         return FetchResponse(error_code=int(error.code))
     reader: PartitionReader
@@ -107,7 +107,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
             is_follower,
         )
         if is_follower:
-            # The recorded position may have completed a Produce request, whose client may have
+            # The recorded fetch offset may have completed a Produce request. Its client may have
             # appended again since the read.
             delayed.check()
         return delayed.future
@@ -117,14 +117,23 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
 class _Fetch:
     """One Fetch request. Reads the partitions, may wait and read again, and builds the response."""
 
-    __slots__ = ("_by_id", "_context", "_ctx", "_has_cold_data", "_max_bytes", "_min_bytes", "_reader", "_version")
+    __slots__ = (
+        "_context",
+        "_ctx",
+        "_has_cold_data",
+        "_max_bytes",
+        "_min_bytes",
+        "_reader",
+        "_uses_topic_ids",
+        "_version",
+    )
 
     def __init__(
         self, ctx: RequestContext, request: FetchRequest, context: FetchContext, reader: PartitionReader
     ) -> None:
         self._ctx = ctx
         self._version = ctx.version
-        self._by_id = ctx.version >= 13
+        self._uses_topic_ids = ctx.version >= 13
         self._context = context
         self._reader = reader
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
@@ -134,7 +143,8 @@ class _Fetch:
     # ---- reading
 
     def read(self) -> list[Result]:
-        """Read all partitions of the request, up to the maximum bytes of the response."""
+        """Read the partitions of the request, up to the maximum bytes of the response. Return the
+        entries with their reads."""
         results: list[Result] = []
         reader = self._reader
         remaining = self._max_bytes
@@ -147,9 +157,9 @@ class _Fetch:
             try:
                 read = reader.read(entry, remaining, min_one_batch)
             except KafkaError as error:
-                read = self._failed(entry, error)
+                read = self._failed_read(entry, error)
             except OSError as error:
-                read = self._failed(entry, self._on_disk_error(entry, error))
+                read = self._failed_read(entry, self._on_disk_error(entry, error))
             if read.size:
                 min_one_batch = False
                 remaining = max(0, remaining - read.size)
@@ -158,7 +168,7 @@ class _Fetch:
             results.append((entry, read))
         return results
 
-    def _failed(self, entry: FetchPartition, error: KafkaError) -> PartitionRead:
+    def _failed_read(self, entry: FetchPartition, error: KafkaError) -> PartitionRead:
         self._ctx.broker.replica_manager.count_failed_fetch(entry.topic, entry.index)
         read = PartitionRead()
         read.error_code = int(error.code)
@@ -170,8 +180,8 @@ class _Fetch:
     # ---- waiting
 
     def is_complete(self, results: list[Result]) -> bool:
-        """Whether to respond now: because there are enough bytes or no partitions, or because of
-        an outcome that the client must learn at once."""
+        """Return whether to respond now: there are enough bytes or no partitions, or an outcome
+        must be sent at once."""
         total = 0
         for _, read in results:
             if read.must_respond or read.is_incomplete:
@@ -187,8 +197,8 @@ class _Fetch:
         return total > 0 and self.is_ready()
 
     def partitions_to_watch(self) -> list[Partition]:
-        """The partitions whose appends complete this fetch. There are none for a follower with a
-        session, because its session is notified instead."""
+        """Return the partitions whose appends may complete this fetch. There are none for a
+        follower with a session: appends notify the session instead."""
         if self._context.follower is not None:
             return []
         partitions = self._ctx.broker.replica_manager.partitions
@@ -196,7 +206,7 @@ class _Fetch:
         return [partition for partition in watched if partition is not None]
 
     def is_ready(self) -> bool:
-        """Whether another read would return enough bytes or an error."""
+        """Return whether another read would return enough bytes or an error."""
         partitions = self._ctx.broker.replica_manager.partitions
         remaining = self._min_bytes
         session = self._context.follower
@@ -217,14 +227,14 @@ class _Fetch:
     # ---- the response
 
     def respond(self, results: list[Result]) -> Any:
-        """Returns the response, or a future of the response if a worker thread must read or convert
+        """Return the response, or a future of the response if a worker thread must read or convert
         data first."""
         if self._has_cold_data or self._version < 4:
             return asyncio.ensure_future(self._respond_from_worker(results))
         return self._build(results)
 
     async def _respond_from_worker(self, results: list[Result]) -> FetchResponse:
-        for _ in range(WARMING_ROUNDS):
+        for _ in range(MAX_WARMING_ROUNDS):
             must_read_again = any(read.is_incomplete for _, read in results)
             for entry, read in results:
                 if read.cold is None:
@@ -249,8 +259,8 @@ class _Fetch:
         of the partition.
 
         Control batches have no form in the old formats. If the read has only control batches, the
-        following batches are read: after an empty response the client would fetch the same offset
-        forever.
+        following batches are read. After an empty response, the client would fetch the same offset
+        again and make no progress.
         """
         run_in_worker = self._ctx.broker.run_in_worker
         magic = 0 if self._version < 2 else 1
@@ -261,7 +271,7 @@ class _Fetch:
                 read.records, next_offset = await run_in_worker(_convert, file_slice, magic, entry.fetch_offset)
                 file_slice = await self._read_slice(entry, next_offset) if not read.records else None
         except KafkaError as error:
-            return self._failed(entry, error)
+            return self._failed_read(entry, error)
         read.size = len(read.records)
         return read
 
@@ -270,7 +280,7 @@ class _Fetch:
         while True:
             try:
                 log_read = reader.find(entry).read(offset, entry.max_bytes, reader.isolation_level, True)
-            except ColdRead as cold:
+            except PageCacheMiss as cold:
                 await self._ctx.broker.run_in_worker(warm, cold.slice)
             else:
                 return log_read.slice if log_read else None
@@ -279,7 +289,7 @@ class _Fetch:
         response = FetchResponse(session_id=self._context.session_id)
         topics: dict[Any, FetchableTopicResponse] = {}
         for entry, read in self._context.select(results):
-            key = entry.topic_id if self._by_id else entry.topic
+            key = entry.topic_id if self._uses_topic_ids else entry.topic
             topic = topics.get(key)
             if topic is None:
                 topic = topics[key] = FetchableTopicResponse(topic=entry.topic, topic_id=entry.topic_id)
@@ -331,10 +341,10 @@ class _Fetch:
 
 
 def _convert(file_slice: FileSlice, magic: int, first_offset: int) -> tuple[bytes, int]:
-    """Runs in a worker thread. Returns the records in an older format and the offset after the last
-    batch."""
-    data = file_slice.read()
+    """Return the records in an older format, and the offset after the last batch. Runs in a worker
+    thread."""
+    record_data = file_slice.read()
     next_offset = first_offset
-    for batch in batches(data):
+    for batch in batches(record_data):
         next_offset = batch.last_offset + 1
-    return down_convert(data, magic, first_offset), next_offset
+    return down_convert(record_data, magic, first_offset), next_offset

@@ -20,13 +20,13 @@ from kavka.replication.partition import READ_ALL, READ_COMMITTED, Partition
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_read import ColdRead
+from kavka.storage.log_read import PageCacheMiss
 from kavka.storage.page_cache import is_resident
 from kavka.storage.transaction_index import AbortedTxn
 
 EMPTY = b""
-ZSTD_VERSION = 10
-RACK_VERSION = 11
+MIN_ZSTD_VERSION = 10
+MIN_RACK_VERSION = 11
 
 
 class PartitionRead:
@@ -62,18 +62,18 @@ class PartitionRead:
 
     @property
     def must_respond(self) -> bool:
-        """Whether the outcome must be sent without waiting for more bytes."""
+        """Return whether the outcome must be sent without waiting for more bytes."""
         return self.error_code != 0 or self.diverging is not None or self.preferred_replica >= 0
 
 
 class PartitionReader:
     """The base class of the readers for consumers and for followers."""
 
-    __slots__ = ("_by_id", "_ctx", "_find_replica", "_version", "isolation_level")
+    __slots__ = ("_ctx", "_find_replica", "_uses_topic_ids", "_version", "isolation_level")
 
     _ctx: RequestContext
     _version: int
-    _by_id: bool
+    _uses_topic_ids: bool
     _find_replica: Callable[[str, int], Partition]
     isolation_level: int
 
@@ -81,11 +81,11 @@ class PartitionReader:
         """Called before the partitions of the request are read or read again."""
 
     def find(self, entry: FetchPartition) -> Partition:
-        """The partition of the entry. Raises KafkaError if this broker cannot serve it."""
-        if self._by_id and not entry.topic:
+        """Return the partition of the entry. Raises KafkaError if this broker cannot serve it."""
+        if self._uses_topic_ids and not entry.topic:
             entry.topic = self._ctx.broker.replica_manager.topic_name(entry.topic_id)
         partition = self._find_replica(entry.topic, entry.index)
-        if self._by_id and partition.topic_id != entry.topic_id:
+        if self._uses_topic_ids and partition.topic_id != entry.topic_id:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         return partition
 
@@ -101,12 +101,12 @@ class PartitionReader:
     def _read_log(
         self, entry: FetchPartition, read: PartitionRead, partition: Partition, max_bytes: int, min_one_batch: bool
     ) -> bool:
-        """Read the records into `read`. Returns False if the log has no records from the entry's
-        offset on."""
+        """Read the records into `read`. Return False if the log has no records at or after the
+        fetch offset."""
         limit = entry.max_bytes if entry.max_bytes < max_bytes else max_bytes
         try:
             log_read = partition.read(entry.fetch_offset, limit, self.isolation_level, min_one_batch)
-        except ColdRead as cold:
+        except PageCacheMiss as cold:
             read.cold, read.is_incomplete = cold.slice, True
             return True
         is_committed = self.isolation_level == READ_COMMITTED
@@ -114,8 +114,8 @@ class PartitionReader:
             read.aborted_transactions = None
         if log_read is None:
             return False
-        if not log_read.first_batch_complete and self._version >= 3:
-            # The response is full. Clients of these versions treat a partial batch as corrupt.
+        if not log_read.is_first_batch_complete and self._version >= 3:
+            # The batch does not fit. From v3 on, clients treat a partial batch as corrupt.
             return True
         if is_committed:
             assert partition.log is not None
@@ -123,7 +123,7 @@ class PartitionReader:
         records = read.records = log_read.slice
         read.size = len(records)
         read.messages = log_read.end_offset() - entry.fetch_offset
-        if not log_read.recent and not is_resident(records):
+        if not log_read.is_recent and not is_resident(records):
             read.cold = records
         return True
 
@@ -139,8 +139,8 @@ class ConsumerReader(PartitionReader):
         replicas = ctx.broker.replica_manager
         self._ctx = ctx
         self._version = version
-        self._by_id = version >= 13
-        self._find_replica = replicas.replica if version >= RACK_VERSION else replicas.leader
+        self._uses_topic_ids = version >= 13
+        self._find_replica = replicas.replica if version >= MIN_RACK_VERSION else replicas.leader
         self.isolation_level = request.isolation_level if version >= 4 else 0
         self._rack = request.rack_id if request.rack_id and replicas.is_rack_aware else ""
 
@@ -159,7 +159,7 @@ class ConsumerReader(PartitionReader):
             if replica >= 0:
                 read.preferred_replica = replica
                 return read
-        if self._version < ZSTD_VERSION:
+        if self._version < MIN_ZSTD_VERSION:
             self._check_format(log.config)
         self._read_log(entry, read, partition, max_bytes, min_one_batch)
         return read
@@ -187,7 +187,7 @@ class ConsumerReader(PartitionReader):
 
 class FollowerReader(PartitionReader):
     """Reads up to the log end offset of the leader. The first read of a fetch records the
-    follower's position, which may advance the high watermark and complete pending produce
+    follower's fetch offset. This may advance the high watermark and complete pending Produce
     requests."""
 
     __slots__ = ("_is_recorded", "_now", "_replica_epoch", "_replica_id", "_session")
@@ -197,7 +197,7 @@ class FollowerReader(PartitionReader):
     ) -> None:
         self._ctx = ctx
         self._version = ctx.version
-        self._by_id = ctx.version >= 13
+        self._uses_topic_ids = ctx.version >= 13
         self._find_replica = ctx.broker.replica_manager.leader
         self.isolation_level = READ_ALL
         self._replica_id = replica_id
@@ -207,7 +207,7 @@ class FollowerReader(PartitionReader):
         self._now = 0.0
 
     def begin(self) -> None:
-        # A repeated read after a wait has no new position of the follower.
+        # A second read of the same fetch has no new fetch offset of the follower.
         self._is_recorded = self._now > 0.0
         self._now = monotonic()
 
@@ -250,8 +250,8 @@ class FollowerReader(PartitionReader):
 
 
 def _diverging_epoch(log: Log, entry: FetchPartition) -> tuple[int, int] | None:
-    """The epoch and end offset at which the fetcher's log diverges from this log, or None if the
-    logs agree."""
+    """Return the epoch and end offset at which the fetcher's log diverges from this log, or None if
+    the logs agree. Raises OFFSET_OUT_OF_RANGE if this log does not have the epoch."""
     epoch, end = log.end_offset_for_epoch(entry.last_fetched_epoch)
     if epoch < 0 or end < 0 or entry.fetch_offset < log.start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

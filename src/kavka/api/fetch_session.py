@@ -2,10 +2,11 @@
 
 A session stores the partitions with their fetch offsets and the offsets that were last sent. An
 incremental response contains only partitions with records, an error, or a changed offset. The
-session epoch orders the requests of a session. After a wrong epoch the client starts a new session.
+session epoch orders the requests of a session. After an error about the epoch, the client starts a
+new session.
 
 Sessions are lost when the process stops. The cache is bounded, and the sessions of followers have
-priority (see `FetchSessionCache`). Without a free slot the request is served without a session.
+priority (see `FetchSessionCache`). If no slot is free, the request is served without a session.
 """
 
 from __future__ import annotations
@@ -47,44 +48,44 @@ class FetchPartition:
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, requested: Any) -> None:
+    def __init__(self, topic: str, topic_id: UUID, requested_partition: Any) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.index: int = requested.partition
+        self.index: int = requested_partition.partition
         self.current_leader_epoch = NO_LEADER_EPOCH
         self.sent_high_watermark = -1
         self.sent_log_start = -1
-        self.update(requested)
+        self.update(requested_partition)
 
-    def update(self, requested: Any) -> None:
+    def update(self, requested_partition: Any) -> None:
         """Apply the fields of a Fetch request."""
-        self.fetch_offset: int = requested.fetch_offset
-        self.max_bytes: int = requested.partition_max_bytes
-        self.last_fetched_epoch: int = requested.last_fetched_epoch
-        self.log_start_offset: int = requested.log_start_offset
-        if requested.current_leader_epoch != self.current_leader_epoch:
+        self.fetch_offset: int = requested_partition.fetch_offset
+        self.max_bytes: int = requested_partition.partition_max_bytes
+        self.last_fetched_epoch: int = requested_partition.last_fetched_epoch
+        self.log_start_offset: int = requested_partition.log_start_offset
+        if requested_partition.current_leader_epoch != self.current_leader_epoch:
             # The client may have ignored offsets that were sent in another epoch.
-            self.current_leader_epoch = requested.current_leader_epoch
+            self.current_leader_epoch = requested_partition.current_leader_epoch
             self.sent_high_watermark = self.sent_log_start = -1
 
-    def has_changed(self, read: PartitionRead) -> bool:
-        """Returns whether an incremental response must contain the read. Stores the offsets of the
-        read as sent."""
-        has_changed = read.size > 0 or read.preferred_replica >= 0
+    def store_sent_offsets(self, read: PartitionRead) -> bool:
+        """Store the offsets of the read as sent. Return whether an incremental response must
+        contain the read."""
+        must_send = read.size > 0 or read.preferred_replica >= 0
         if read.high_watermark != self.sent_high_watermark:
             self.sent_high_watermark = read.high_watermark
-            has_changed = True
+            must_send = True
         if read.log_start_offset != self.sent_log_start:
             self.sent_log_start = read.log_start_offset
-            has_changed = True
+            must_send = True
         if read.error_code or read.diverging is not None:
             # The first response after an error must contain the partition.
             self.sent_high_watermark = -1
-            has_changed = True
-        return has_changed
+            must_send = True
+        return must_send
 
 
-Key = tuple[str | UUID, int]
+PartitionKey = tuple[str | UUID, int]
 Result = tuple[FetchPartition, "PartitionRead"]
 # (whether a follower owns the session, number of partitions, session id). The lowest rank is
 # evicted first.
@@ -94,18 +95,18 @@ Rank = tuple[bool, int, int]
 class FetchSession:
     """The broker's state of one session. Only `FetchSessionCache` and its contexts use it."""
 
-    __slots__ = ("by_id", "created", "epoch", "follower", "id", "is_aged", "last_used", "partitions", "rank")
+    __slots__ = ("created", "epoch", "follower", "id", "is_aged", "last_used", "partitions", "rank", "uses_topic_ids")
 
-    def __init__(self, session_id: int, by_id: bool, now: float, replica_id: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now: float, replica_id: int) -> None:
         self.id = session_id
-        self.by_id = by_id
+        self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         self.created = self.last_used = now
-        self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
+        self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
         # The position in the cache's eviction order.
         self.rank: Rank | None = None
         self.is_aged = False
-        # For a follower: tracks the partitions with changes.
+        # Tracks the partitions with changes. None for a consumer.
         self.follower = FollowerSession(replica_id, now) if replica_id >= 0 else None
 
 
@@ -139,8 +140,8 @@ class FetchContext:
         return self.session.id if self.session else NO_SESSION
 
     def select(self, results: list[Result]) -> list[Result]:
-        """The results to send. A partition with records moves to the end of the session's read
-        order."""
+        """Return the results to send. A partition with records moves to the end of the session's
+        read order."""
         session = self.session
         if session is None:
             return results
@@ -149,21 +150,21 @@ class FetchContext:
         selected = []
         for result in results:
             entry, read = result
-            if entry.has_changed(read) or not self.incremental:
+            if entry.store_sent_offsets(read) or not self.incremental:
                 selected.append(result)
             if read.size > 0:
-                key = _key(entry, session.by_id)
+                key = _key(entry, session.uses_topic_ids)
                 if key in session.partitions:
                     session.partitions.move_to_end(key)
         return selected
 
     def _select_for_follower(self, follower: FollowerSession, results: list[Result]) -> list[Result]:
-        """The results to send to a follower. After records or an error, the next fetch of the
-        follower contains the partition. Until then the partition is not read again."""
+        """Return the results to send to a follower. After records or an error, the next fetch of
+        the follower contains the partition. Until then the partition is not read again."""
         selected = []
         for result in results:
             entry, read = result
-            if entry.has_changed(read) or not self.incremental:
+            if entry.store_sent_offsets(read) or not self.incremental:
                 selected.append(result)
             follower.touched.pop(entry, None)
             if read.size > 0 or read.error_code or read.diverging is not None:
@@ -171,8 +172,8 @@ class FetchContext:
         return selected
 
 
-def _key(partition: FetchPartition, by_id: bool) -> Key:
-    return (partition.topic_id if by_id else partition.topic, partition.index)
+def _key(partition: FetchPartition, uses_topic_ids: bool) -> PartitionKey:
+    return (partition.topic_id if uses_topic_ids else partition.topic, partition.index)
 
 
 class FetchSessionCache:
@@ -200,21 +201,21 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(
-        self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None], replica_id: int = -1
+        self, request: Any, uses_topic_ids: bool, resolve: Callable[[UUID], str | None], replica_id: int = -1
     ) -> FetchContext:
-        """The context of a FetchRequest. `resolve` returns the name of a topic id. Raises
-        KafkaError for an unknown session or a wrong epoch."""
+        """Return the context of a FetchRequest. `resolve` returns the topic name of a topic id.
+        Raises KafkaError for an unknown session or a wrong session epoch."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
-            partitions = list(_requested_partitions(request.topics, by_id, resolve))
+            partitions = list(_requested_partitions(request.topics, uses_topic_ids, resolve))
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(None, False, partitions)
-            session = self._new_session(by_id, replica_id, len(partitions))
+            session = self._new_session(uses_topic_ids, replica_id, len(partitions))
             if session is None:
                 return FetchContext(None, False, partitions)
             for partition in partitions:
-                session.partitions[_key(partition, by_id)] = partition
+                session.partitions[_key(partition, uses_topic_ids)] = partition
             self._set_rank(session, session.created)
             if session.follower is not None:
                 session.follower.begin(partitions, session.last_used)
@@ -224,7 +225,7 @@ class FetchSessionCache:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.by_id != by_id:
+        if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if (session.follower.replica_id if session.follower else -1) != max(replica_id, -1):
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -234,9 +235,9 @@ class FetchSessionCache:
         follower = session.follower
         changed = self._update(session, request.topics, resolve) if request.topics else []
         for topic in request.forgotten_topics_data:
-            name: str | UUID = topic.topic_id if by_id else topic.topic
+            topic_key: str | UUID = topic.topic_id if uses_topic_ids else topic.topic
             for index in topic.partitions:
-                forgotten = session.partitions.pop((name, index), None)
+                forgotten = session.partitions.pop((topic_key, index), None)
                 if forgotten is not None and follower is not None:
                     follower.forget(forgotten)
         if not session.partitions:
@@ -278,7 +279,7 @@ class FetchSessionCache:
                     del ranks[position]
 
     def _make_room(self, is_follower: bool, size: int, now: float) -> bool:
-        """Evict a session if all slots are in use. Returns whether there is a slot for a session of
+        """Evict a session if all slots are in use. Return whether there is a slot for a session of
         `size` partitions."""
         if len(self._sessions) < self._slots:
             return True
@@ -297,35 +298,37 @@ class FetchSessionCache:
     def _update(
         self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]
     ) -> list[FetchPartition]:
-        """Add or update the partitions of a request. Returns their entries."""
+        """Add or update the partitions of a request. Return their entries."""
         changed = []
         for topic in topics:
-            name: str | UUID = topic.topic_id if session.by_id else topic.topic
-            for requested in topic.partitions:
-                entry = session.partitions.get((name, requested.partition))
+            topic_key: str | UUID = topic.topic_id if session.uses_topic_ids else topic.topic
+            for requested_partition in topic.partitions:
+                entry = session.partitions.get((topic_key, requested_partition.partition))
                 if entry is not None:
-                    entry.update(requested)
+                    entry.update(requested_partition)
                 else:
-                    topic_name = (resolve(topic.topic_id) or "") if session.by_id else topic.topic
-                    entry = FetchPartition(topic_name, topic.topic_id, requested)
-                    session.partitions[(name, requested.partition)] = entry
+                    topic_name = (resolve(topic.topic_id) or "") if session.uses_topic_ids else topic.topic
+                    entry = FetchPartition(topic_name, topic.topic_id, requested_partition)
+                    session.partitions[(topic_key, requested_partition.partition)] = entry
                 changed.append(entry)
         return changed
 
-    def _new_session(self, by_id: bool, replica_id: int, size: int) -> FetchSession | None:
+    def _new_session(self, uses_topic_ids: bool, replica_id: int, size: int) -> FetchSession | None:
         now = self._monotonic()
         if not self._make_room(replica_id >= 0, size, now):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = random.getrandbits(31)
-        session = self._sessions[session_id] = FetchSession(session_id, by_id, now, replica_id)
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now, replica_id)
         return session
 
 
-def _requested_partitions(topics: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> Iterable[FetchPartition]:
+def _requested_partitions(
+    topics: Any, uses_topic_ids: bool, resolve: Callable[[UUID], str | None]
+) -> Iterable[FetchPartition]:
     for topic in topics:
-        name = (resolve(topic.topic_id) or "") if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else ZERO_UUID
-        for requested in topic.partitions:
-            yield FetchPartition(name, topic_id, requested)
+        name = (resolve(topic.topic_id) or "") if uses_topic_ids else topic.topic
+        topic_id = topic.topic_id if uses_topic_ids else ZERO_UUID
+        for requested_partition in topic.partitions:
+            yield FetchPartition(name, topic_id, requested_partition)

@@ -48,7 +48,7 @@ async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -
 
 
 async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
-    type_, name = resource.resource_type, resource.resource_name
+    resource_type, name = resource.resource_type, resource.resource_name
     if len({config.name for config in resource.configs}) < len(resource.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
     for config in resource.configs:
@@ -56,7 +56,7 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {config.config_operation}.")
         if config.value is None and config.config_operation != DELETE:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request has no value for {config.name}.")
-    if type_ == BROKER_LOGGER:
+    if resource_type == BROKER_LOGGER:
         config_resources.check_logger_broker(ctx, name)
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
         broker_loggers.alter(changes, validate_only=validate_only)
@@ -70,15 +70,15 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
             elif config.config_operation == SET:
                 values[config.name] = config.value or ""
             else:
-                values[config.name] = _updated_list(type_, config, values.get(config.name))
+                values[config.name] = _updated_list(resource_type, config, values.get(config.name))
         return values
 
-    await config_resources.change(ctx, type_, name, update, validate_only=validate_only)
+    await config_resources.change(ctx, resource_type, name, update, validate_only=validate_only)
 
 
 def _updated_list(resource_type: int, config: AlterableConfig, override: str | None) -> str:
-    """The list after APPEND or SUBTRACT. Without an override the operation starts from the
-    default."""
+    """Return the list after APPEND or SUBTRACT. Without an override, the operation applies to the
+    default. Raises INVALID_CONFIG if the setting is not a list or becomes too long."""
     key = config_resources.table_of(resource_type).get(config.name)
     if key is None or key.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list and can only be set.")
@@ -86,8 +86,8 @@ def _updated_list(resource_type: int, config: AlterableConfig, override: str | N
     items = [item.strip() for item in text.split(",") if item.strip()]
     operands = dict.fromkeys(item.strip() for item in (config.value or "").split(",") if item.strip())
     if config.config_operation == APPEND:
-        existing = set(items)
-        items += [item for item in operands if item not in existing]
+        current_items = set(items)
+        items += [item for item in operands if item not in current_items]
     else:
         items = [item for item in items if item not in operands]
     value = ",".join(items)

@@ -6,7 +6,7 @@ v4     PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v5     TRANSACTION_ABORTABLE
 
 Without a transactional id, every producer gets a new id. With a transactional id, earlier producers
-of that id are fenced and their open transaction is aborted. The client retries on
+of that id are fenced, and an open transaction is aborted. The client retries on
 CONCURRENT_TRANSACTIONS until the abort completes.
 """
 

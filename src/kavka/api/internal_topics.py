@@ -20,8 +20,9 @@ def may_produce(ctx: RequestContext, topic: str) -> bool:
 
 
 def rejection(ctx: RequestContext, topic: str, index: int) -> KafkaError:
-    """The error for a partition that the client may not produce to: UNKNOWN_TOPIC_OR_PARTITION if
-    it does not exist, otherwise INVALID_TOPIC_EXCEPTION."""
+    """Return the error for a partition that the client may not produce to:
+    UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist, otherwise
+    INVALID_TOPIC_EXCEPTION."""
     try:
         ctx.broker.replica_manager.leader(topic, index)
     except KafkaError as error:

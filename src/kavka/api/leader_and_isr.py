@@ -18,14 +18,14 @@ from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrTopicState
 
-# The first versions with partitions grouped by topic, and with topic ids in the response.
-BY_TOPIC = 2
-BY_TOPIC_ID = 5
+# The first versions with partitions grouped by topic, and with topic ids.
+MIN_BY_TOPIC_VERSION = 2
+MIN_TOPIC_IDS_VERSION = 5
 
 
 @handles(ApiKey.LEADER_AND_ISR, versions=(0, 7))
 async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-    if ctx.version < BY_TOPIC:
+    if ctx.version < MIN_BY_TOPIC_VERSION:
         by_topic: dict[str, list[Any]] = {}
         for state in request.ungrouped_partition_states:
             by_topic.setdefault(state.topic_name, []).append(state)
@@ -33,7 +33,7 @@ async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAnd
             LeaderAndIsrTopicState(topic_name=name, partition_states=states) for name, states in by_topic.items()
         ]
     response = await ctx.broker.controller_requests.leader_and_isr(request)
-    if ctx.version < BY_TOPIC_ID:
+    if ctx.version < MIN_TOPIC_IDS_VERSION:
         response.partition_errors = [error for topic in response.topics for error in topic.partition_errors]
         response.topics = []
     return response

@@ -18,27 +18,27 @@ from kavka.protocol.messages.list_config_resources import (
 )
 
 # In the order of the response.
-TYPES = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
+RESOURCE_TYPES = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
 def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    requested = (request.resource_types or TYPES) if ctx.version else (CLIENT_METRICS,)
-    unknown = [resource_type for resource_type in requested if resource_type not in TYPES]
-    if unknown:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {unknown[0]}.")
+    requested_types = (request.resource_types or RESOURCE_TYPES) if ctx.version else (CLIENT_METRICS,)
+    unknown_types = [resource_type for resource_type in requested_types if resource_type not in RESOURCE_TYPES]
+    if unknown_types:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {unknown_types[0]}.")
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=resource_type)
-            for resource_type in TYPES
-            if resource_type in requested
+            for resource_type in RESOURCE_TYPES
+            if resource_type in requested_types
             for name in _names(ctx, resource_type)
         ]
     )
 
 
 def _names(ctx: RequestContext, resource_type: int) -> list[str]:
-    """The names of the resources of one type. Groups without overrides are not listed."""
+    """Return the names of the resources of one type. Groups without overrides are omitted."""
     cache = ctx.broker.metadata_cache
     if resource_type == TOPIC:
         return sorted(cache.topics)

@@ -1,4 +1,4 @@
-"""ListOffsets (key 2): the offset of a timestamp, or of the start or end of the log.
+"""ListOffsets (key 2): the offset for a timestamp, or the start or end offset of the log.
 
 v0     up to max_num_offsets offsets of segments, newest first
 v1     a single offset with its timestamp
@@ -13,12 +13,12 @@ v11    -6: the earliest offset that is not yet in tiered storage
 
 There is no tiered storage, so -4 is the same as -2, and -5 and -6 match nothing.
 
-The high watermark of a new leader may be lower than that of its predecessor. Until it reaches the
-start offset of the leader's epoch, consumers get OFFSET_NOT_AVAILABLE instead of a latest offset
-that goes backwards.
+The high watermark of a new leader may be lower than that of the previous leader. Until it reaches
+the start offset of the new leader epoch, consumers get OFFSET_NOT_AVAILABLE instead of a latest
+offset that goes backwards.
 
-A search by timestamp opens the batch that contains the record. A large batch is opened in a worker
-thread, within the limits of kavka.records.limits.
+A search by timestamp decompresses the batch that contains the record. A large batch is decompressed
+in a worker thread, within the limits of kavka.records.limits.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from kavka.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from kavka.records.limits import LOOP_S, OPENING_S
+from kavka.records.limits import MAX_DECOMPRESSION_IN_WORKERS_S, MAX_DECOMPRESSION_ON_LOOP_S
 from kavka.replication.partition import Partition
 from kavka.storage.log import Log
-from kavka.storage.log_read import OPENED_ON_LOOP, StoredBatch, TimestampOffset, UnopenedBatch
+from kavka.storage.log_read import MAX_OPENED_ON_LOOP, MustSearchInWorker, StoredBatch, TimestampOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -51,9 +51,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+MIN_TIMESTAMP_VERSIONS = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 NEVER_FOUND = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-OFFSET_NOT_AVAILABLE_VERSION = 5
+MIN_OFFSET_NOT_AVAILABLE_VERSION = 5
 CONSUMER = -1
 NOT_FOUND = -1
 
@@ -76,21 +76,23 @@ def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> L
 @handles(ApiKey.LIST_OFFSETS, versions=(0, 11), on_error=_on_error)
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
     counts = Counter(
-        (topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions
+        (topic.name, requested_partition.partition_index)
+        for topic in request.topics
+        for requested_partition in topic.partitions
     )
     response = ListOffsetsResponse()
     unopened: list[tuple[Query, StoredBatch]] = []
-    deadline = monotonic() + LOOP_S
+    deadline = monotonic() + MAX_DECOMPRESSION_ON_LOOP_S
     for topic in request.topics:
         results = []
-        for requested in topic.partitions:
-            query = Query(ctx, request, topic.name, requested)
+        for requested_partition in topic.partitions:
+            query = Query(ctx, request, topic.name, requested_partition)
             try:
-                if counts[topic.name, requested.partition_index] > 1:
+                if counts[topic.name, requested_partition.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                query.run(max_opened=OPENED_ON_LOOP if monotonic() <= deadline else 0)
-            except UnopenedBatch as unopened_batch:
-                unopened.append((query, unopened_batch.batch))
+                query.run(max_opened=MAX_OPENED_ON_LOOP if monotonic() <= deadline else 0)
+            except MustSearchInWorker as search:
+                unopened.append((query, search.batch))
             except (KafkaError, OSError) as error:
                 query.fail(error)
             results.append(query.result)
@@ -101,9 +103,10 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
 async def _open_batches(
     ctx: RequestContext, response: ListOffsetsResponse, unopened: list[tuple[Query, StoredBatch]]
 ) -> ListOffsetsResponse:
-    """Finish the searches that need a batch to be opened in a worker thread."""
+    """Finish the searches that need a batch to be decompressed in a worker thread. Return the
+    response."""
     replicas = ctx.broker.replica_manager
-    deadline = monotonic() + OPENING_S
+    deadline = monotonic() + MAX_DECOMPRESSION_IN_WORKERS_S
     for query, first in unopened:
         batch: StoredBatch | None = first
         while batch is not None:
@@ -114,8 +117,8 @@ async def _open_batches(
                     record = await ctx.broker.run_in_worker(batch.first_record)
                 query.run(record, after=batch.last_offset)
                 batch = None
-            except UnopenedBatch as unopened_batch:
-                batch = unopened_batch.batch
+            except MustSearchInWorker as search:
+                batch = search.batch
             except (KafkaError, OSError) as error:
                 query.fail(error)
                 batch = None
@@ -129,38 +132,38 @@ class Query:
     _ctx: RequestContext
     _request: ListOffsetsRequest
     _topic: str
-    _requested: ListOffsetsPartition
+    _requested_partition: ListOffsetsPartition
     result: ListOffsetsPartitionResponse = field(init=False)
 
     def __post_init__(self) -> None:
-        self.result = ListOffsetsPartitionResponse(partition_index=self._requested.partition_index)
+        self.result = ListOffsetsPartitionResponse(partition_index=self._requested_partition.partition_index)
 
     def fail(self, error: KafkaError | OSError) -> None:
         if isinstance(error, OSError):
             replicas = self._ctx.broker.replica_manager
-            error = replicas.on_read_error(self._topic, self._requested.partition_index, error)
+            error = replicas.on_read_error(self._topic, self._requested_partition.partition_index, error)
         self.result.error_code = int(error.code)
 
-    def run(self, match: TimestampOffset | None = None, after: int = -1, max_opened: int = OPENED_ON_LOOP) -> None:
-        """Search the log and set `result`. Raises UnopenedBatch if a batch must be opened in a
-        worker thread.
+    def run(self, match: TimestampOffset | None = None, after: int = -1, max_opened: int = MAX_OPENED_ON_LOOP) -> None:
+        """Search the log and set `result`. Raises MustSearchInWorker if a batch must be
+        decompressed in a worker thread, and KafkaError or OSError if the search fails.
 
         `match` is the record that a worker thread found. Without a match, the search starts after
         the offset `after`.
         """
-        requested, version, result = self._requested, self._ctx.version, self.result
-        partition = self._ctx.broker.replica_manager.leader(self._topic, requested.partition_index)
+        requested_partition, version, result = self._requested_partition, self._ctx.version, self.result
+        partition = self._ctx.broker.replica_manager.leader(self._topic, requested_partition.partition_index)
         log = partition.log
         assert log is not None
         from_consumer = self._request.replica_id == CONSUMER
-        timestamp = requested.timestamp
+        timestamp = requested_partition.timestamp
         if version == 0:
             result.old_style_offsets = _segment_offsets(
-                self._ctx, log, timestamp, requested.max_num_offsets, from_consumer
+                self._ctx, log, timestamp, requested_partition.max_num_offsets, from_consumer
             )
             return
-        partition.check_epoch(requested.current_leader_epoch)
-        if timestamp < EARLIEST_PENDING_UPLOAD or version < FIRST_VERSION.get(timestamp, 0):
+        partition.check_epoch(requested_partition.current_leader_epoch)
+        if timestamp < EARLIEST_PENDING_UPLOAD or version < MIN_TIMESTAMP_VERSIONS.get(timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         end = partition.read_limit(self._request.isolation_level) if from_consumer else log.end_offset
         result.timestamp, result.offset, leader_epoch = _find(partition, log, timestamp, end, match, after, max_opened)
@@ -171,7 +174,7 @@ class Query:
         ):
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE
-                if version >= OFFSET_NOT_AVAILABLE_VERSION
+                if version >= MIN_OFFSET_NOT_AVAILABLE_VERSION
                 else ErrorCode.LEADER_NOT_AVAILABLE
             )
         if version >= 4:
@@ -187,7 +190,7 @@ def _find(
     after: int,
     max_opened: int,
 ) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) of the match, each -1 if there is none."""
+    """Return (timestamp, offset, leader epoch) of the match, each -1 if there is none."""
     if timestamp == LATEST:
         return NO_TIMESTAMP, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -205,8 +208,9 @@ def _find(
 
 
 def _segment_offsets(ctx: RequestContext, log: Log, timestamp: int, count: int, from_consumer: bool) -> list[int]:
-    """The result in v0: the start offsets of up to `count` segments that were last written before
-    the timestamp, newest first. The log end offset counts as a segment written now."""
+    """Return the result in v0: the start offsets of up to `count` segments that were last written
+    at or before the timestamp, newest first. The log end offset counts as a segment that is written
+    now."""
     segments = [(max(s.base_offset, log.start_offset), s.last_modified_ms()) for s in log.segments]
     if log.active_segment.size:
         segments.append((log.end_offset, ctx.broker.clock.now_ms()))

@@ -17,11 +17,11 @@ from kavka.protocol.messages.list_partition_reassignments import (
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
 async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-    requested = None
+    requested_partitions = None
     if request.topics is not None:
-        requested = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
+        requested_partitions = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
     topics: dict[str, OngoingTopicReassignment] = {}
-    for tp, assignment in (await ctx.broker.controller.list_reassignments(requested)).items():
+    for tp, assignment in (await ctx.broker.controller.list_reassignments(requested_partitions)).items():
         topics.setdefault(tp.topic, OngoingTopicReassignment(name=tp.topic)).partitions.append(
             OngoingPartitionReassignment(
                 partition_index=tp.partition,

@@ -1,7 +1,7 @@
 """ListTransactions (key 66): the transactional ids that this broker coordinates, with their states.
 
 v0  filters by state and producer id
-v1  duration_filter: only transactions that have been open for longer than this
+v1  duration_filter: only transactions that started more than this many milliseconds ago
 v2  transactional_id_pattern: only ids that match the regular expression
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.regex import BadPattern, compile_pattern
-from kavka.coordinator.transaction.state import BY_NAME
+from kavka.common.regex import PatternError, compile_pattern
+from kavka.coordinator.transaction.state import STATES_BY_NAME
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -23,17 +23,17 @@ from kavka.protocol.messages.list_transactions import (
 @handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
 def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     names = request.state_filters
-    states = frozenset(BY_NAME[name] for name in names if name in BY_NAME) if names else None
+    states = frozenset(STATES_BY_NAME[name] for name in names if name in STATES_BY_NAME) if names else None
     pattern = request.transactional_id_pattern
     try:
         matches = compile_pattern(pattern).matches if pattern else None
         transactions = ctx.broker.transactions.list(
             request.producer_id_filters, states, request.duration_filter, matches
         )
-    except BadPattern as error:
+    except PatternError as error:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in names if name not in BY_NAME],
+        unknown_state_filters=[name for name in names if name not in STATES_BY_NAME],
         transaction_states=[
             TransactionState(
                 transactional_id=transactional_id,

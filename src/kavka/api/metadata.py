@@ -1,7 +1,7 @@
 """Metadata (key 3): the brokers, and the leaders of topic partitions.
 
-v0     no topics means all
-v1     null means all, an empty list none; controller_id, racks, is_internal
+v0     an empty list means all topics
+v1     null means all topics, an empty list no topics; controller_id, racks, is_internal
 v2     cluster_id
 v3     throttle_time_ms
 v4     allow_auto_topic_creation (before: always allowed)
@@ -42,8 +42,8 @@ from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
 
 NO_LEADER = -1
-AUTO_CREATION_WAIT_S = 5.0
-FIRST_METADATA_WAIT_S = 5.0
+MAX_AUTO_CREATION_WAIT_S = 5.0
+MAX_FIRST_METADATA_WAIT_S = 5.0
 # After these codes the topic exists or is being created: the client has to retry.
 _RETRIABLE = (
     ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -68,8 +68,8 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | 
         return _respond_when_ready(ctx, request)
     if request.topics is None or (ctx.version == 0 and not request.topics):
         return _respond(ctx, request, [_topic(ctx, request, topic) for topic in cache.topics.values()])
-    by_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
-    if ctx.version < 12 and (by_id or any(topic.name is None for topic in request.topics)):
+    topics_with_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
+    if ctx.version < 12 and (topics_with_id or any(topic.name is None for topic in request.topics)):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic ids require version 12.")
     missing = [t.name for t in request.topics if t.topic_id == ZERO_UUID and t.name not in cache.topics]
     creatable = [name for name in dict.fromkeys(missing) if name is not None and _may_be_created(ctx, request, name)]
@@ -79,9 +79,10 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | 
 
 
 async def _respond_when_ready(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Wait for the first metadata: a broker that has just started would report an empty cluster."""
+    """Wait for the first metadata, then respond: a broker that has just started would report an
+    empty cluster. Raises LEADER_NOT_AVAILABLE if there is no metadata in time."""
     try:
-        await asyncio.wait_for(ctx.broker.metadata_cache.initialized.wait(), FIRST_METADATA_WAIT_S)
+        await asyncio.wait_for(ctx.broker.metadata_cache.initialized.wait(), MAX_FIRST_METADATA_WAIT_S)
     except TimeoutError:
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) from None
     response = handle(ctx, request)
@@ -99,7 +100,7 @@ def _may_be_created(ctx: RequestContext, request: MetadataRequest, name: str) ->
 async def _create_and_respond(
     ctx: RequestContext, request: MetadataRequest, topics: list[MetadataRequestTopic], names: list[str]
 ) -> MetadataResponse:
-    outcomes = await ctx.broker.topic_creation.auto_create(names, AUTO_CREATION_WAIT_S)
+    outcomes = await ctx.broker.topic_creation.auto_create(names, MAX_AUTO_CREATION_WAIT_S)
     errors = {
         name: ErrorCode.LEADER_NOT_AVAILABLE if error is None or error.code in _RETRIABLE else error.code
         for name, error in outcomes.items()
@@ -115,24 +116,31 @@ def _respond_for(
 ) -> MetadataResponse:
     cache = ctx.broker.metadata_cache
     results: list[MetadataResponseTopic] = []
-    unique = {topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}
-    for requested in unique.values():
-        name = cache.topic_name(requested.topic_id) if requested.topic_id != ZERO_UUID else requested.name
+    unique_topics = {topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}
+    for requested_topic in unique_topics.values():
+        name = (
+            cache.topic_name(requested_topic.topic_id)
+            if requested_topic.topic_id != ZERO_UUID
+            else requested_topic.name
+        )
         info = cache.topics.get(name) if name is not None else None
         if info is not None:
             results.append(_topic(ctx, request, info))
-        elif requested.topic_id != ZERO_UUID:
-            results.append(_missing(None, ErrorCode.UNKNOWN_TOPIC_ID, requested.topic_id))
+        elif requested_topic.topic_id != ZERO_UUID:
+            results.append(_missing_topic(None, ErrorCode.UNKNOWN_TOPIC_ID, requested_topic.topic_id))
         else:
-            assert requested.name is not None
+            assert requested_topic.name is not None
             results.append(
-                _missing(requested.name, creation_errors.get(requested.name) or missing_topic_code(requested.name))
+                _missing_topic(
+                    requested_topic.name,
+                    creation_errors.get(requested_topic.name) or missing_topic_code(requested_topic.name),
+                )
             )
     return _respond(ctx, request, results)
 
 
 def missing_topic_code(name: str) -> ErrorCode:
-    """The error code for a topic that does not exist, or whose name is invalid."""
+    """Return the error code for a topic that does not exist or has an invalid name."""
     try:
         topic_names.check(name)
     except KafkaError as error:
@@ -140,7 +148,7 @@ def missing_topic_code(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _missing(name: str | None, code: ErrorCode, topic_id: UUID = ZERO_UUID) -> MetadataResponseTopic:
+def _missing_topic(name: str | None, code: ErrorCode, topic_id: UUID = ZERO_UUID) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=int(code), name=name, topic_id=topic_id, is_internal=name is not None and is_internal(name)
     )

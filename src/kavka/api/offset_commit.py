@@ -10,7 +10,7 @@ v9    member epochs of consumer groups
 v10   topics by id
 
 A partition that cannot be committed (unknown topic, metadata too long) gets an error. The offsets
-of all other partitions are committed.
+of the other partitions are committed.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def _on_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> 
 def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
     version = ctx.version
     cache = ctx.broker.metadata_cache
-    by_id = version >= 10
+    uses_topic_ids = version >= 10
     items = []
     topics = []
     for topic in request.topics:
-        name: str | None = cache.topic_name(topic.topic_id) if by_id else topic.name
+        name: str | None = cache.topic_name(topic.topic_id) if uses_topic_ids else topic.name
         info = cache.topics.get(name) if name is not None else None
         results: list[OffsetCommitResponsePartition] = []
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
@@ -71,16 +71,16 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
             if info is not None and partition.partition_index in info.partitions:
                 items.append((info.name, info.topic_id, partition, result))
             else:
-                result.error_code = _UNKNOWN_ID if by_id and info is None else _UNKNOWN_PARTITION
+                result.error_code = _UNKNOWN_ID if uses_topic_ids and info is None else _UNKNOWN_PARTITION
     response = OffsetCommitResponse(topics=topics)
     if version == 0:
-        return _commit_to_tree(ctx, request.group_id, items, response)
+        return _commit_to_znodes(ctx, request.group_id, items, response)
     if not items:
         return response
     return ctx.broker.groups.commit_offsets(request, version, items, response)
 
 
-async def _commit_to_tree(
+async def _commit_to_znodes(
     ctx: RequestContext, group: str, items: list[Any], response: OffsetCommitResponse
 ) -> OffsetCommitResponse:
     store = ctx.broker.store

@@ -27,14 +27,14 @@ def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
 
 def _delete(shard: GroupShard, ctx: RequestContext, request: OffsetDeleteRequest) -> Outcome:
     cache = ctx.broker.metadata_cache
-    existing = [
+    existing_partitions = [
         (topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
         if cache.partition_state(topic.name, partition.partition_index) is not None
     ]
-    records, subscribed = shard.delete_offsets(request.group_id, existing)
-    deletable = set(existing)
+    records, subscribed = shard.delete_offsets(request.group_id, existing_partitions)
+    deletable = set(existing_partitions)
 
     def code(topic: str, index: int) -> int:
         if (topic, index) not in deletable:

@@ -61,7 +61,7 @@ def _on_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> O
 @handles(ApiKey.OFFSET_FETCH, versions=(0, 10), on_error=_on_error)
 def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
     if ctx.version == 0:
-        return _fetch_from_tree(ctx, request)
+        return _fetch_from_znodes(ctx, request)
     if ctx.version < 8:
         topics = request.topics
         group = OffsetFetchRequestGroup(
@@ -100,7 +100,7 @@ async def _gather(request: OffsetFetchRequest, results: list[Any]) -> OffsetFetc
 
 
 def _single_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    """The response up to v7, which has the fields of one group at the top level."""
+    """Return the response up to v7, which has the fields of one group at the top level."""
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[
@@ -129,11 +129,11 @@ def _fetch(
     shard: GroupShard, ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     cache = ctx.broker.metadata_cache
-    by_id = ctx.version >= 10
+    uses_topic_ids = ctx.version >= 10
     result = OffsetFetchResponseGroup(group_id=group.group_id)
     shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
     for topic in group.topics if group.topics is not None else _all_topics(shard, ctx, group.group_id):
-        name = cache.topic_name(topic.topic_id) if by_id else topic.name
+        name = cache.topic_name(topic.topic_id) if uses_topic_ids else topic.name
         partitions = [
             _partition(shard, group.group_id, name, topic.topic_id, index, require_stable)
             for index in topic.partition_indexes
@@ -143,8 +143,8 @@ def _fetch(
 
 
 def _all_topics(shard: GroupShard, ctx: RequestContext, group_id: str) -> list[OffsetFetchRequestTopics]:
-    """All topics with committed offsets of the group. From v10 on, deleted topics are omitted,
-    because they have no id."""
+    """Return all topics with committed offsets of the group. From v10 on, deleted topics are
+    omitted, because they have no id."""
     topics = []
     for name, indexes in by_topic(shard.partitions_with_offsets(group_id)).items():
         topic = OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
@@ -179,15 +179,17 @@ def _partition(
 # ---- version 0: offsets in the znode tree
 
 
-async def _fetch_from_tree(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def _fetch_from_znodes(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     response = OffsetFetchResponse()
     for topic in request.topics or ():
-        partitions = [await _from_tree(ctx, request.group_id, topic.name, index) for index in topic.partition_indexes]
+        partitions = [
+            await _fetch_from_znode(ctx, request.group_id, topic.name, index) for index in topic.partition_indexes
+        ]
         response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
     return response
 
 
-async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) -> OffsetFetchResponsePartition:
+async def _fetch_from_znode(ctx: RequestContext, group: str, topic: str, index: int) -> OffsetFetchResponsePartition:
     broker = ctx.broker
     unknown = _single_group_partition(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     if broker.metadata_cache.partition_state(topic, index) is None:
@@ -204,5 +206,5 @@ async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) ->
 
 
 def _single_group_partition(index: int, code: int) -> OffsetFetchResponsePartition:
-    """The result of a partition without an offset, up to v7."""
+    """Return the result of a partition without an offset, up to v7."""
     return OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code)

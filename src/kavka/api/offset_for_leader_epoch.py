@@ -25,13 +25,16 @@ from kavka.protocol.messages.offset_for_leader_epoch import (
 
 def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaError) -> OffsetForLeaderEpochResponse:
     return _respond(
-        request, lambda topic, requested: EpochEndOffset(partition=requested.partition, error_code=int(error.code))
+        request,
+        lambda topic, requested_partition: EpochEndOffset(
+            partition=requested_partition.partition, error_code=int(error.code)
+        ),
     )
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), on_error=_on_error)
 def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    return _respond(request, lambda topic, requested: _find(ctx, topic, requested))
+    return _respond(request, lambda topic, requested_partition: _find(ctx, topic, requested_partition))
 
 
 def _respond(
@@ -40,20 +43,21 @@ def _respond(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[find(topic.topic, requested) for requested in topic.partitions]
+                topic=topic.topic,
+                partitions=[find(topic.topic, requested_partition) for requested_partition in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _find(ctx: RequestContext, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
-    result = EpochEndOffset(partition=requested.partition)
+def _find(ctx: RequestContext, topic: str, requested_partition: OffsetForLeaderPartition) -> EpochEndOffset:
+    result = EpochEndOffset(partition=requested_partition.partition)
     try:
-        partition = ctx.broker.replica_manager.leader(topic, requested.partition)
-        partition.check_epoch(requested.current_leader_epoch)
+        partition = ctx.broker.replica_manager.leader(topic, requested_partition.partition)
+        partition.check_epoch(requested_partition.current_leader_epoch)
         assert partition.log is not None
-        result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
+        result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested_partition.leader_epoch)
     except KafkaError as error:
         result.error_code = int(error.code)
     return result

@@ -13,8 +13,8 @@ v12    producing to a partition adds it to the transaction (transactional_produc
 v13    topics by id
 
 `Log.stage_as_leader` checks a batch's header and CRC without decompressing the batch, and assigns
-offsets in the receive buffer. `StagedAppends` writes the bytes after all requests of this turn of
-the event loop are handled, before any response is sent.
+offsets in the receive buffer. `StagedAppends` writes the bytes after all requests of this
+iteration of the event loop are handled, before any response is sent.
 
 If the topic's settings require a batch to be decompressed, a large batch is copied, decompressed in
 a worker thread and then staged. The connection's next request waits meanwhile, so that a producer's
@@ -44,8 +44,8 @@ from kavka.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from kavka.records.limits import LOOP_S, OPENING_S
-from kavka.records.rules import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch
+from kavka.records.limits import MAX_DECOMPRESSION_IN_WORKERS_S, MAX_DECOMPRESSION_ON_LOOP_S
+from kavka.records.rules import InvalidRecordError, MustDecompressInWorker, ValidatedBatch
 from kavka.records.validate import validate_produce
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedProduce
@@ -54,7 +54,7 @@ from kavka.storage.log_append import AppendInfo
 
 logger = logging.getLogger(__name__)
 
-# Errors of a producer's sequence or epoch are rare. Each is logged.
+# Errors of a producer's sequence or epoch are rare and are logged.
 _PRODUCER_STATE_ERRORS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 VALID_ACKS = (-1, 0, 1)
@@ -64,8 +64,8 @@ UnacknowledgedAppend = tuple[Partition, int, PartitionProduceResponse]
 
 
 class ConnectionMustClose(Exception):
-    """A Produce request with acks=0 failed. As there is no response that could carry the error, the
-    connection is closed, as in Kafka."""
+    """A Produce request with acks=0 failed. There is no response that could contain the error, so
+    the connection is closed, as in Kafka."""
 
 
 def _on_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse:
@@ -103,7 +103,7 @@ def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeade
     unacknowledged: list[UnacknowledgedAppend] = []
     postponed: list[PostponedBatch] = []
     postponed_partitions: set[tuple[str, int]] = set()
-    deadline = monotonic() + LOOP_S
+    deadline = monotonic() + MAX_DECOMPRESSION_ON_LOOP_S
     for topic in request.topic_data:
         name = topic.name
         results: list[PartitionProduceResponse] = []
@@ -122,9 +122,9 @@ def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeade
                     raise internal_topics.rejection(ctx, name, data.index)
                 partition = find_leader(name, data.index)
                 if (name, data.index) in postponed_partitions or monotonic() > deadline:
-                    raise TooLargeToOpenHere
+                    raise MustDecompressInWorker
                 info = partition.stage(data.records, acks, version)
-            except TooLargeToOpenHere:
+            except MustDecompressInWorker:
                 postponed.append(PostponedBatch(name, data, result, partition))
                 postponed_partitions.add((name, data.index))
                 continue
@@ -132,13 +132,13 @@ def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeade
                 # Other partitions of the request may be staged already.
                 _set_failure(ctx, response, result, name, error)
                 continue
-            _register(replicas, partition, info, result, acks, unacknowledged)
+            _record_append(replicas, partition, info, result, acks, unacknowledged)
     if postponed:
         return _append_postponed(ctx, request, find_leader, response, unacknowledged, postponed)
     return _finish(ctx, request, response, unacknowledged)
 
 
-def _register(
+def _record_append(
     replicas: ReplicaManager,
     partition: Partition,
     info: AppendInfo,
@@ -146,8 +146,8 @@ def _register(
     acks: int,
     unacknowledged: list[UnacknowledgedAppend],
 ) -> None:
-    """Register a staged batch for the write and, if necessary, for the wait for replicas or a
-    flush. Sets its result and counts its records."""
+    """Queue a staged batch for the next write, set its result and count its records. If its
+    acknowledgement may depend on replicas or a flush, add it to `unacknowledged`."""
     result.base_offset = info.first_offset
     result.log_append_time_ms = info.append_time
     result.log_start_offset = info.log_start_offset
@@ -163,7 +163,8 @@ def _register(
 def _finish(
     ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, unacknowledged: list[UnacknowledgedAppend]
 ) -> Any:
-    """Returns the response, a future of the response, or None with acks=0."""
+    """Return the response, a future of the response, or None with acks=0. Raises
+    ConnectionMustClose if a batch with acks=0 failed."""
     if request.acks == 0:
         ctx.broker.replica_manager.staged_appends.write()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
@@ -187,8 +188,8 @@ class PostponedBatch:
         self.data.records = None  # the request must not keep its bytes alive
 
     def check_partition(self, replicas: ReplicaManager) -> Partition:
-        """Returns the partition if this broker still leads it. A recreated topic of the same name
-        is a different partition, which may have other settings."""
+        """Return the partition if this broker still leads it. If the topic was recreated, its
+        partition is a different object, which may have other settings. Raises KafkaError."""
         if replicas.leader(self.topic, self.data.index) is not self._partition:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted while the batch was decompressed."
@@ -216,7 +217,7 @@ async def _append_postponed(
     postponed: list[PostponedBatch],
 ) -> Any:
     replicas = ctx.broker.replica_manager
-    deadline = monotonic() + OPENING_S
+    deadline = monotonic() + MAX_DECOMPRESSION_IN_WORKERS_S
     for batch in postponed:
         try:
             if monotonic() > deadline:
@@ -227,12 +228,13 @@ async def _append_postponed(
             try:
                 info = partition.stage(validated, request.acks, ctx.version)
             finally:
-                # `find_leader` admits the producer of a transaction only for this append.
+                # `find_leader` allows the producer to begin a transaction on this partition, for
+                # this append only.
                 partition.revoke_admission()
         except Exception as error:
             _set_failure(ctx, response, batch.result, batch.topic, error)
             continue
-        _register(replicas, partition, info, batch.result, request.acks, unacknowledged)
+        _record_append(replicas, partition, info, batch.result, request.acks, unacknowledged)
         replicas.staged_appends.write()
     return _finish(ctx, request, response, unacknowledged)
 
@@ -240,7 +242,7 @@ async def _append_postponed(
 def _wait(
     ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, unacknowledged: list[UnacknowledgedAppend]
 ) -> Any:
-    """Returns the response, or a future of the response if replicas or a flush are pending."""
+    """Return the response, or a future of the response if replicas or a flush are pending."""
     ctx.broker.replica_manager.staged_appends.write()
     delayed: DelayedProduce | None = None
     for partition, end_offset, result in unacknowledged:
@@ -269,7 +271,7 @@ def _set_failure(
     ctx: RequestContext, response: ProduceResponse, result: PartitionProduceResponse, topic: str, cause: Exception
 ) -> None:
     if not isinstance(cause, KafkaError):
-        logger.error("An append to %s-%d failed", topic, result.index, exc_info=cause)
+        logger.error("Cannot append to %s-%d", topic, result.index, exc_info=cause)
     error = as_kafka_error(cause)
     result.error_code = int(error.code)
     result.error_message = error.message

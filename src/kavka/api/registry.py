@@ -5,7 +5,7 @@ function takes `(ctx, request)` and returns one of these:
 
 - The response.
 - A future of the response, if the request waits for data or replicas. Later requests of the
-  connection are handled meanwhile; their responses are sent after this one.
+  connection are handled meanwhile; their responses are sent after this response.
 - A coroutine, if the request has several steps. The connection's next request waits until the
   coroutine completes, so that a client that pipelines requests sees its own changes. The result is
   the response, a future of the response, or None.
@@ -28,7 +28,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 
 # APIs between brokers. A single node does not serve them.
-BETWEEN_BROKERS = frozenset(
+INTER_BROKER_APIS = frozenset(
     {
         ApiKey.LEADER_AND_ISR,
         ApiKey.STOP_REPLICA,
@@ -91,19 +91,19 @@ def handles(
 
 @cache
 def load() -> dict[int, Api]:
-    """All served APIs by key. The first call imports all modules of this package."""
+    """Return all APIs by key. The first call imports all modules of this package."""
     for module in iter_modules(kavka.api.__path__):
         import_module(f"kavka.api.{module.name}")
     return _apis
 
 
-def served(in_cluster: bool) -> dict[int, Api]:
-    """The APIs of a broker in a cluster, or of a single node."""
-    return {key: api for key, api in load().items() if in_cluster or key not in BETWEEN_BROKERS}
+def served_apis(in_cluster: bool) -> dict[int, Api]:
+    """Return the APIs of a broker in a cluster, or of a single node, by key."""
+    return {key: api for key, api in load().items() if in_cluster or key not in INTER_BROKER_APIS}
 
 
 def as_kafka_error(error: BaseException) -> KafkaError:
-    """The error to send to the client. An exception that is not a KafkaError becomes
+    """Return the error to send to the client. An exception that is not a KafkaError becomes
     UNKNOWN_SERVER_ERROR without details."""
     if isinstance(error, KafkaError):
         return error

@@ -7,8 +7,8 @@ ended transaction cannot open a transaction that never ends.
 
 On a single node the coordinator responds at once, and the records stay in the receive buffer.
 Otherwise the records are copied. The connection's next request waits, because it may be the
-producer's next batch. Below v12 a verification is void if the producer's state in the log has
-changed meanwhile, for example by a marker.
+producer's next batch. Below v12, a batch is rejected if a marker or another batch has changed
+the producer's state in the log meanwhile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kavka.records.batch import HEADER, HEADER_SIZE
 from kavka.replication.partition import Partition
 from kavka.storage.producer_state import NO_PRODUCER, ProducerEntry
 
-# The first versions that add partitions, and that have the code TRANSACTION_ABORTABLE.
-ADDS_PARTITIONS = 12
-HAS_ABORTABLE = 11
+# The first versions of Produce that add partitions, and that have the code TRANSACTION_ABORTABLE.
+MIN_ADD_PARTITIONS_VERSION = 12
+MIN_ABORTABLE_VERSION = 11
 
 _TRANSACTIONAL = 0x10
 _RETRIABLE = (
@@ -43,7 +43,7 @@ Append = Callable[[RequestContext, ProduceRequest, FindLeader], Any]
 
 
 def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any:
-    """Verify the partitions, then append the records with `append`. Returns the response, a future
+    """Verify the partitions, then append the records with `append`. Return the response, a future
     of the response, or a coroutine."""
     admission = Admission(ctx, request)
     verification = admission.verify()
@@ -71,12 +71,21 @@ async def _append_later(admission: Admission, verification: Awaitable[None], app
 class Admission:
     """Decides for each partition of one request whether the producer may write to it."""
 
-    __slots__ = ("_adds", "_admitted", "_ctx", "_epoch", "_errors", "_producer_id", "_request", "_unverified")
+    __slots__ = (
+        "_adds_partitions",
+        "_admitted",
+        "_ctx",
+        "_epoch",
+        "_errors",
+        "_producer_id",
+        "_request",
+        "_unverified",
+    )
 
     def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
         self._ctx = ctx
         self._request = request
-        self._adds = ctx.version >= ADDS_PARTITIONS
+        self._adds_partitions = ctx.version >= MIN_ADD_PARTITIONS_VERSION
         self._producer_id = NO_PRODUCER
         self._epoch = -1
         # The partitions that may not be written.
@@ -87,12 +96,12 @@ class Admission:
         self._admitted: list[Partition] = []
 
     def verify(self) -> Any | None:
-        """Verify the partitions. Returns None if the verification is complete, else a coroutine
-        that completes it."""
+        """Verify the partitions. Return None if the verification is complete, else a coroutine that
+        completes it."""
         for tp, data in self._batches():
             self._check_batch(tp, data)
         if not self._unverified or not (
-            self._adds or self._ctx.broker.settings.transaction_partition_verification_enable
+            self._adds_partitions or self._ctx.broker.settings.transaction_partition_verification_enable
         ):
             return None
         try:
@@ -101,7 +110,7 @@ class Admission:
                 return self._wait_for(outcome)
             self._reject_missing(outcome)
         except KafkaError as error:
-            if error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._adds:
+            if error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._adds_partitions:
                 return self._wait_for(None)
             self.reject(error)
         return None
@@ -140,10 +149,10 @@ class Admission:
             return
         assert partition.log is not None
         states = partition.log.producer_states
-        if states.has_open(producer_id, epoch):
+        if states.has_open_transaction(producer_id, epoch):
             return
         entry = states.entries.get(producer_id)
-        if self._adds and sequence and (entry is None or (not entry.batches and epoch >= entry.epoch)):
+        if self._adds_partitions and sequence and (entry is None or (not entry.batches and epoch >= entry.epoch)):
             # From v12 on, sequences start at 0 in every transaction: an earlier batch is missing.
             self._errors[tp] = KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -155,12 +164,16 @@ class Admission:
     def _verify(self) -> Any:
         assert self._request.transactional_id is not None
         return self._ctx.broker.transactions.admit(
-            self._request.transactional_id, self._producer_id, self._epoch, list(self._unverified), add=self._adds
+            self._request.transactional_id,
+            self._producer_id,
+            self._epoch,
+            list(self._unverified),
+            add=self._adds_partitions,
         )
 
     async def _wait_for(self, verification: Awaitable[frozenset[TopicPartition]] | None) -> None:
-        """Wait for `verification`. None means that the previous transaction is still ending: then
-        retry up to the configured time."""
+        """Wait for `verification`. If it is None, the previous transaction is still ending: retry
+        the verification until it succeeds or the configured time has passed."""
         settings = self._ctx.broker.settings
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
@@ -175,21 +188,30 @@ class Admission:
                     self._reject_missing(await pending)
                 break
             except KafkaError as error:
-                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not self._adds or loop.time() >= deadline:
+                if (
+                    error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
+                    or not self._adds_partitions
+                    or loop.time() >= deadline
+                ):
                     self.reject(error)
                     break
 
     def _reject_missing(self, missing: frozenset[TopicPartition]) -> None:
-        code = ErrorCode.TRANSACTION_ABORTABLE if self._ctx.version >= HAS_ABORTABLE else ErrorCode.INVALID_TXN_STATE
+        code = (
+            ErrorCode.TRANSACTION_ABORTABLE
+            if self._ctx.version >= MIN_ABORTABLE_VERSION
+            else ErrorCode.INVALID_TXN_STATE
+        )
         for tp in missing:
             self._errors[tp] = KafkaError(code, f"{tp} was not added to the transaction.")
 
     def reject(self, error: KafkaError) -> None:
-        """Reject all partitions that are not verified."""
+        """Reject all partitions that are not verified with `error`, or with a code that the client
+        expects instead."""
         code = error.code
         if code is ErrorCode.PRODUCER_FENCED:
             error = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
-        elif code in _RETRIABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
+        elif code in _RETRIABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds_partitions):
             # Clients of every version retry after this code.
             error = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"The transaction coordinator is not available: {code.name}."
@@ -198,17 +220,18 @@ class Admission:
             self._errors.setdefault(tp, error)
 
     def _check_transaction(self, tp: TopicPartition, partition: Partition) -> None:
-        """Reject a batch whose transaction ended during the verification or the decompression.
+        """Raise INVALID_TXN_STATE if the transaction ended during the verification or the
+        decompression.
 
         From v12 on the check is not needed: the end of a transaction bumps the epoch, so the log
         fences late batches. The check would also be wrong, because a marker that arrived meanwhile
         may belong to the previous transaction.
         """
-        if self._adds:
+        if self._adds_partitions:
             return
         assert partition.log is not None
         states = partition.log.producer_states
-        if states.entries.get(self._producer_id) is not self._unverified[tp] and not states.has_open(
+        if states.entries.get(self._producer_id) is not self._unverified[tp] and not states.has_open_transaction(
             self._producer_id, self._epoch
         ):
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"The transaction has ended in {tp}.")

@@ -3,7 +3,7 @@
 v2  leader epochs
 v3  flexible; the member and its generation, which are checked as in OffsetCommit
 v4  TRANSACTION_ABORTABLE
-v5  adds the group's partition of `__consumer_offsets` (before: AddOffsetsToTxn)
+v5  adds_partition the group's partition of `__consumer_offsets` (before: AddOffsetsToTxn)
 
 The offsets take effect when the transaction commits. The group coordinator serves this request.
 Before it writes the offsets, it verifies with the transaction coordinator that the group's
@@ -29,10 +29,10 @@ from kavka.protocol.messages.txn_offset_commit import (
 )
 
 # The first versions that add the partition, and that have the code TRANSACTION_ABORTABLE.
-ADDS_PARTITION = 5
-HAS_ABORTABLE = 4
+MIN_ADD_PARTITION_VERSION = 5
+MIN_ABORTABLE_VERSION = 4
 
-_UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 # The codes to send instead of those of the transaction coordinator, so that clients retry with the
 # group coordinator.
 _GROUP_COORDINATOR_ERRORS = {
@@ -73,7 +73,7 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
             if info is not None and partition.partition_index in info.partitions:
                 items.append((info.name, info.topic_id, partition, result))
             else:
-                result.error_code = _UNKNOWN
+                result.error_code = _UNKNOWN_PARTITION
     response = TxnOffsetCommitResponse(topics=topics)
     if not items:
         return response
@@ -84,20 +84,21 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
 
 
 def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
-    """Verify or add the group's partition. Returns None if that is complete, else an awaitable of
-    the partitions that are not in the transaction."""
+    """Verify that the group's partition is in the transaction, or add it. Return None if this is
+    complete, else an awaitable of the partitions that are not in the transaction. Raises
+    KafkaError."""
     broker = ctx.broker
     host = broker.groups.host(request.group_id)
-    adds = ctx.version >= ADDS_PARTITION
+    adds_partition = ctx.version >= MIN_ADD_PARTITION_VERSION
     log = host.partition.log
-    if log is None or log.producer_states.has_open(request.producer_id, request.producer_epoch):
+    if log is None or log.producer_states.has_open_transaction(request.producer_id, request.producer_epoch):
         return None
-    if not adds and not broker.settings.transaction_partition_verification_enable:
+    if not adds_partition and not broker.settings.transaction_partition_verification_enable:
         return None
     partition = host.partition.topic_partition
     try:
         result = broker.transactions.admit(
-            request.transactional_id, request.producer_id, request.producer_epoch, [partition], add=adds
+            request.transactional_id, request.producer_id, request.producer_epoch, [partition], add=adds_partition
         )
     except KafkaError as error:
         raise _group_coordinator_error(error) from error
@@ -110,7 +111,7 @@ def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[fr
 def _check(ctx: RequestContext, missing: frozenset[TopicPartition]) -> None:
     if missing:
         raise KafkaError(
-            ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= HAS_ABORTABLE else ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= MIN_ABORTABLE_VERSION else ErrorCode.INVALID_TXN_STATE,
             "The group was not added to the transaction.",
         )
 
@@ -132,11 +133,11 @@ async def _commit_later(
         _check(ctx, await admission)
     except KafkaError as error:
         raise _group_coordinator_error(error) from error
-    # From v5 on, the end of a transaction bumps the epoch, so the log fences late offsets. A marker
-    # written meanwhile may then belong to the previous transaction.
+    # From v5 on, the check is not needed: the end of a transaction bumps the epoch, so the log
+    # fences late offsets. A marker written meanwhile may belong to the previous transaction.
     has_changed = groups.producer_entry(request.group_id, request.producer_id) is not producer_state
-    if has_changed and ctx.version < ADDS_PARTITION:
+    if has_changed and ctx.version < MIN_ADD_PARTITION_VERSION:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended.")
     result = groups.commit_in_transaction(request, items, response)
-    committed: TxnOffsetCommitResponse = await result if isinstance(result, Awaitable) else result
-    return committed
+    completed_response: TxnOffsetCommitResponse = await result if isinstance(result, Awaitable) else result
+    return completed_response

@@ -4,8 +4,8 @@ v0     allow_downgrade
 v1     upgrade_type instead; validate_only
 v2     no results per feature: all updates succeed, or none
 
-Only the controller serves it; other brokers return NOT_CONTROLLER. The response waits until the new
-levels are active on this broker. Other brokers apply them when their watches fire.
+Only the controller serves this request; other brokers return NOT_CONTROLLER. The response waits
+until the new levels are active on this broker. Other brokers apply them when their watches fire.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kavka.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
-ALL_OR_NONE = 2
+MIN_ALL_OR_NONE_VERSION = 2
 
 
 @handles(ApiKey.UPDATE_FEATURES, versions=(0, 2))
@@ -33,15 +33,17 @@ async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateF
     errors, epoch = await broker.controller.update_features(
         [_feature_update(update, ctx.version) for update in updates],
         validate_only=ctx.version >= 1 and request.validate_only,
-        all_or_none=ctx.version >= ALL_OR_NONE,
+        all_or_none=ctx.version >= MIN_ALL_OR_NONE_VERSION,
     )
     if epoch != NOT_WRITTEN:
         is_applied = await broker.controller.wait_until(
             lambda: broker.features.epoch >= epoch, request.timeout_ms / 1000
         )
         if not is_applied:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The levels are set but not yet active on this broker.")
-    if ctx.version >= ALL_OR_NONE:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, "The feature levels are set, but they are not active on this broker yet."
+            )
+    if ctx.version >= MIN_ALL_OR_NONE_VERSION:
         first_error = next((error for error in errors if error is not None), None)
         if first_error is not None:
             raise first_error
@@ -60,7 +62,7 @@ async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateF
 
 
 def _feature_update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
-    kind = update.upgrade_type
+    upgrade_type = update.upgrade_type
     if version == 0:
-        kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
-    return FeatureUpdate(update.feature, update.max_version_level, kind)
+        upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)

@@ -26,25 +26,25 @@ from kavka.protocol.messages.update_metadata import (
 )
 
 # The first versions with partitions grouped by topic, and with listener names.
-BY_TOPIC = 5
-LISTENER_NAMES = 3
-# By Kafka's number of the security protocol.
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MIN_BY_TOPIC_VERSION = 5
+MIN_LISTENER_NAMES_VERSION = 3
+# The security protocols, by Kafka's number.
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @handles(ApiKey.UPDATE_METADATA, versions=(0, 8))
 def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-    if ctx.version < BY_TOPIC:
+    if ctx.version < MIN_BY_TOPIC_VERSION:
         by_topic: dict[str, list[Any]] = {}
         for state in request.ungrouped_partition_states:
             by_topic.setdefault(state.topic_name, []).append(state)
         request.topic_states = [
             UpdateMetadataTopicState(topic_name=name, partition_states=states) for name, states in by_topic.items()
         ]
-    if ctx.version < LISTENER_NAMES:
+    if ctx.version < MIN_LISTENER_NAMES_VERSION:
         for broker in request.live_brokers:
             if ctx.version == 0:
                 broker.endpoints = [UpdateMetadataEndpoint(host=broker.v0_host, port=broker.v0_port)]
             for endpoint in broker.endpoints:
-                endpoint.listener = PROTOCOLS[endpoint.security_protocol]
+                endpoint.listener = SECURITY_PROTOCOLS[endpoint.security_protocol]
     return ctx.broker.controller_requests.update_metadata(request)

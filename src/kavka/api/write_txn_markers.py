@@ -42,8 +42,8 @@ def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> Any:
     response = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult() for _ in request.markers])
     pending = len(request.markers) + 1
 
-    def written(position: int, requested: WritableTxnMarker, results: Results) -> None:
-        response.markers[position] = _result(requested, results)
+    def on_written(position: int, requested_marker: WritableTxnMarker, results: Results) -> None:
+        response.markers[position] = _result(requested_marker, results)
         complete()
 
     def complete() -> None:
@@ -52,15 +52,17 @@ def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> Any:
         if not pending and not future.done():
             future.set_result(response)
 
-    for position, requested in enumerate(request.markers):
+    for position, requested_marker in enumerate(request.markers):
         marker = Marker(
-            requested.producer_id,
-            requested.producer_epoch,
-            requested.transaction_result,
-            requested.coordinator_epoch,
-            requested.transaction_version,
+            requested_marker.producer_id,
+            requested_marker.producer_epoch,
+            requested_marker.transaction_result,
+            requested_marker.coordinator_epoch,
+            requested_marker.transaction_version,
         )
-        transactions.write_markers(marker, _partitions(requested), partial(written, position, requested))
+        transactions.write_markers(
+            marker, _partitions(requested_marker), partial(on_written, position, requested_marker)
+        )
     complete()
     return response if future.done() else future
 

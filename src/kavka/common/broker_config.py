@@ -269,8 +269,8 @@ _PER_MECHANISM = (
 
 
 def base_name(name: str) -> str:
-    """The name without the prefix of a single listener, `listener.name.<listener>.`, and of a SASL
-    mechanism."""
+    """Return the name without the prefix of a single listener, `listener.name.<listener>.`, and of
+    a SASL mechanism."""
     match = _LISTENER_PREFIX.fullmatch(name)
     if match is None:
         return name
@@ -279,7 +279,7 @@ def base_name(name: str) -> str:
 
 
 def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
-    """Rules that depend on other settings, or that do not apply to the default None."""
+    """Yield the rules that depend on other settings, or that do not apply to the default None."""
     yield "log.roll.ms", AtLeast(1)
     yield "log.roll.jitter.ms", AtLeast(0)
     for unit in ("ms", "minutes", "hours"):

@@ -61,8 +61,8 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 
 
 class ConfigError(ValueError):
-    """A value that is not allowed. `str()` is one line with the setting's name and the allowed
-    values."""
+    """An invalid value or an unknown setting. `str()` is one line with the setting's name and the
+    reason."""
 
     def __init__(self, name: str, message: str) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class ConfigError(ValueError):
 class Validator(Protocol):
     @property
     def allowed(self) -> str:
-        """The allowed values, worded to follow 'it must be'."""
+        """Return the allowed values, worded to follow 'it must be'."""
         ...
 
     def accepts(self, value: Any) -> bool: ...
@@ -189,8 +189,8 @@ class ConfigKey:
 
     `synonyms` are the broker settings that provide the default; the first that is set is used. For
     a broker setting they are coarser units of the same quantity. `warning` is logged after the name
-    if a user sets the setting, for example 'has no effect yet'. `internal` settings are accepted,
-    but not described or documented.
+    if a user sets the setting, for example 'has no effect yet'. An `internal` setting is
+    accepted, but DescribeConfigs and the docs omit it.
     """
 
     name: str
@@ -214,26 +214,26 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words, for errors and docs."""
+        """Return the allowed values in words, for errors and docs."""
         if self.validator is not None:
             return self.validator.allowed
         return _TYPE_WORDS[self.type]
 
     def parse(self, text: str) -> Any:
-        """The value of a text. Raises ConfigError if it is not allowed."""
+        """Return the parsed value of a text. Raises ConfigError if the value is not allowed."""
         value = self._convert(text.strip() if self.type is not ConfigType.PASSWORD else text)
         self.check(value)
         return value
 
     def check(self, value: Any, validator: Validator | None = None) -> None:
-        """Validate a parsed value. `validator` replaces the row's validator for a rule between
-        settings."""
+        """Raise ConfigError if a parsed value is not allowed. `validator` replaces the key's
+        validator for a rule between settings."""
         validator = validator or self.validator
         if value is not None and validator is not None and not validator.accepts(value):
-            raise ConfigError(self.name, f"{self._shown(value)} is not allowed, it must be {validator.allowed}")
+            raise ConfigError(self.name, f"{self._quoted(value)} is not allowed, it must be {validator.allowed}")
 
     def format(self, value: Any) -> str | None:
-        """The text of a value, as Kafka writes it in a response."""
+        """Return the text of a value, as Kafka writes it in a response."""
         match value:
             case None:
                 return None
@@ -264,9 +264,9 @@ class ConfigKey:
                 return tuple(item.strip() for item in text.split(",")) if text else ()
             case _:
                 return text
-        raise ConfigError(self.name, f"{self._shown(text)} is not allowed, it must be {_TYPE_WORDS[self.type]}")
+        raise ConfigError(self.name, f"{self._quoted(text)} is not allowed, it must be {_TYPE_WORDS[self.type]}")
 
-    def _shown(self, value: Any) -> str:
+    def _quoted(self, value: Any) -> str:
         if self.is_sensitive:
             return "the value"
         text = self.format(value)
@@ -301,8 +301,8 @@ def _double(text: str) -> float | None:
 
 
 def _format_double(number: float) -> str:
-    """The text of Java's Double.toString: with an exponent from 10^7 on and below 10^-3, and always
-    with a decimal point."""
+    """Return the text of Java's Double.toString: with an exponent from 10^7 on and below 10^-3, and
+    always with a decimal point."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     from decimal import Decimal
@@ -311,35 +311,36 @@ def _format_double(number: float) -> str:
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
-# Rules between the settings of a table: a validator for each affected setting.
+# Returns the rules between the settings of a table, as (setting, validator) pairs.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[tuple[str, Validator]]]
 
 
 class ConfigTable:
-    """The rows of one kind of resource by name, in declaration order. Immutable.
+    """The settings of one scope (a topic, a broker, a producer, ...) by name, in declaration order.
+    Immutable.
 
-    `base_name` returns the row's name for a name with a prefix (`listener.name.x.ssl.protocol`).
-    `foreign` maps prefixes of unsupported names to the reason.
+    `base_name` returns the name in the table for a name with a prefix, for example
+    `listener.name.x.ssl.protocol`. `foreign` maps prefixes of unsupported names to the reason.
     """
 
-    __slots__ = ("_base_name", "_foreign", "checks", "keys", "kind")
+    __slots__ = ("_base_name", "_foreign", "checks", "keys", "scope")
 
     def __init__(
         self,
-        kind: str,
+        scope: str,
         keys: Iterable[ConfigKey],
         checks: tuple[CrossCheck, ...] = (),
         base_name: Callable[[str], str] = lambda name: name,
         foreign: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind = kind
+        self.scope = scope
         self.keys: dict[str, ConfigKey] = {}
         self.checks = checks
         self._base_name = base_name
         self._foreign = foreign or {}
         for key in keys:
             if key.name in self.keys:
-                raise ValueError(f"{key.name} is in the table of {kind} configs twice")
+                raise ValueError(f"{key.name} is in the table of {scope} configs twice")
             key.check(key.default)
             self.keys[key.name] = key
 
@@ -368,10 +369,10 @@ class ConfigTable:
         return {key.name: key.default for key in self.keys.values()}
 
     def parse_one(self, name: str, text: str) -> Any:
-        """Parse one value. Raises ConfigError for an invalid value or an unknown name."""
+        """Return the parsed value. Raises ConfigError for an invalid value or an unknown name."""
         key = self.get(name)
         if key is None:
-            raise ConfigError(name, f"there is no such {self.kind} config{self.hint(name)}")
+            raise ConfigError(name, f"there is no such {self.scope} config{self.hint(name)}")
         return key.parse(text)
 
     def parse(
@@ -382,8 +383,8 @@ class ConfigTable:
         strict: bool = False,
         warnings: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Parse and validate `values`, including the rules between settings. Raises ConfigError
-        for the first invalid value.
+        """Return the parsed `values`. Raises ConfigError for the first invalid value, also if a
+        rule between settings is violated.
 
         With `defaults` the result has every name of the table, otherwise only the names in
         `values`. An unknown name is an error if `strict`; otherwise it is left out. `warnings`
@@ -396,24 +397,25 @@ class ConfigTable:
                 parsed[name] = self.parse_one(name, text) if key is None else key.parse(text)
             if warnings is not None:
                 if key is None:
-                    warnings.append(f"{name} is not a known {self.kind} config and is ignored{self.hint(name)}")
+                    warnings.append(f"{name} is not a known {self.scope} config and is ignored{self.hint(name)}")
                 elif key.warning is not None:
                     warnings.append(f"{name} {key.warning}")
         self.cross_check(parsed if defaults else {**self.defaults(), **parsed})
         return parsed
 
     def cross_check(self, values: Mapping[str, Any]) -> None:
-        """Apply the rules between settings to a full set of parsed values."""
+        """Apply the rules between settings to parsed values of all settings. Raises ConfigError."""
         for rules in self.checks:
             for name, validator in rules(values):
                 self.keys[name].check(values[name], validator)
 
     def hint(self, name: str) -> str:
-        """Why an unknown name is not supported, or '; did you mean x?', or an empty string."""
+        """Return why an unknown name is not supported, or '; did you mean x?', or an empty
+        string."""
         for prefix, reason in self._foreign.items():
             if name.startswith(prefix):
                 return f" ({reason})"
         from difflib import get_close_matches
 
-        near = get_close_matches(name, self.keys, n=1, cutoff=0.8)
-        return f"; did you mean {near[0]}?" if near else ""
+        close_matches = get_close_matches(name, self.keys, n=1, cutoff=0.8)
+        return f"; did you mean {close_matches[0]}?" if close_matches else ""

@@ -88,7 +88,7 @@ class BrokerConfigs:
     def with_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
     ) -> BrokerConfigs:
-        """A copy with one or both of the dynamic layers replaced."""
+        """Return a copy with one or both of the dynamic layers replaced. Raises ConfigError."""
         return BrokerConfigs(
             self.static,
             defaults=self.defaults,
@@ -100,10 +100,10 @@ class BrokerConfigs:
         return name in self.static or name in self.dynamic_default or name in self.dynamic_broker
 
     def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
-        """Every setting of a topic, parsed: the topic's override or the broker's default.
+        """Return every setting of a topic, parsed: the topic's override or the broker's default.
 
-        Unknown names are ignored. `check_topic` rejects them when they are set, so only another
-        version can have stored them.
+        Unknown names are ignored. `check_topic` rejects them, so only another version of Kavka can
+        have stored them.
         """
         parsed = {name: key.parse(text) for name, text in overrides.items() if (key := TOPIC_CONFIGS.get(name))}
         values = {**self._topic_defaults, **parsed}
@@ -125,13 +125,13 @@ class BrokerConfigs:
             SINGLE_GROUP_CONFIGS[name].check(value, AtMost(self.values[high], high))
         if SESSION_TIMEOUT in overrides or HEARTBEAT_INTERVAL in overrides:
             values = self.group_values(overrides)
-            longer = AtLeast(values[HEARTBEAT_INTERVAL] + 1, f"more than {HEARTBEAT_INTERVAL}")
-            SINGLE_GROUP_CONFIGS[SESSION_TIMEOUT].check(values[SESSION_TIMEOUT], longer)
+            min_session_timeout = AtLeast(values[HEARTBEAT_INTERVAL] + 1, f"more than {HEARTBEAT_INTERVAL}")
+            SINGLE_GROUP_CONFIGS[SESSION_TIMEOUT].check(values[SESSION_TIMEOUT], min_session_timeout)
 
     def group_values(self, overrides: Mapping[str, str]) -> dict[str, int]:
-        """Every setting of a group, parsed: the group's override or the broker's default.
+        """Return every setting of a group, parsed: the group's override or the broker's default.
 
-        If the broker's bounds have changed and exclude an override, it is clamped to the bounds.
+        An override outside the broker's bounds is clamped: the bounds may have changed.
         """
         values: dict[str, int] = {key.name: self.default_of(key) for key in SINGLE_GROUP_CONFIGS}
         for name, text in overrides.items():
@@ -141,15 +141,15 @@ class BrokerConfigs:
         return values
 
     def default_of(self, key: ConfigKey) -> Any:
-        """The value of a topic or group setting without an override."""
+        """Return the value of a topic or group setting without an override."""
         for synonym in key.synonyms:
             if (value := self.values[synonym.name]) is not None:
                 return synonym.convert(value)
         return key.default
 
     def _apply_timestamp_difference(self, values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Let the deprecated difference replace `before` and `after`, unless these are set at the
-        same level or above."""
+        """Replace `before` and `after` with the deprecated difference, unless they are set at the
+        same level (topic or broker) or above."""
         difference = values["message.timestamp.difference.max.ms"]
         if difference == LONG_MAX:
             return
@@ -178,7 +178,7 @@ def check_dynamic(changes: Mapping[str, str], *, per_broker: bool) -> None:
 
 
 def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-    """Every setting of this broker, or the settings in `names` if it is not empty."""
+    """Return every setting of this broker, or the settings in `names` if it is not empty."""
     names_to_list = {key.name: None for key in BROKER_CONFIGS if not key.internal}
     for layer in (configs.static, configs.dynamic_default, configs.dynamic_broker):
         names_to_list.update(dict.fromkeys(layer))
@@ -186,7 +186,7 @@ def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) 
 
 
 def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-    """The dynamic settings of all brokers: the response for the broker with the empty name."""
+    """Return the cluster-wide dynamic defaults: the entries for the broker with the empty name."""
     entries = []
     for name in _requested(configs.dynamic_default, names):
         key = BROKER_CONFIGS.get(name)
@@ -198,7 +198,7 @@ def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None
 def describe_topic(
     configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every setting of a topic with these overrides, or the settings in `names` if it is not
+    """Return every setting of a topic with these overrides, or the settings in `names` if it is not
     empty."""
     return _describe_overrides(TOPIC_CONFIGS, ConfigSource.TOPIC, configs, overrides, names)
 
@@ -206,7 +206,7 @@ def describe_topic(
 def describe_group(
     configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every setting of a group with these overrides, or the settings in `names` if it is not
+    """Return every setting of a group with these overrides, or the settings in `names` if it is not
     empty."""
     return _describe_overrides(SINGLE_GROUP_CONFIGS, ConfigSource.GROUP, configs, overrides, names)
 
@@ -269,7 +269,7 @@ def _entry(
 
 
 def _broker_synonyms(configs: BrokerConfigs, name: str) -> tuple[SynonymEntry, ...]:
-    """The layers that set `name` or a synonym, highest precedence first.
+    """Return the layers that set `name` or a synonym, highest precedence first.
 
     As in Kafka, entries before the first entry of the name itself are dropped: `log.retention.ms`
     has no synonyms while only `log.retention.hours` is set.
@@ -302,7 +302,7 @@ _CHAINS = {
 
 
 def _chain(name: str) -> tuple[str, ...]:
-    """The names of one quantity, the finest unit first. For a setting of a single listener: the
-    name with and without the prefix of the listener."""
+    """Return the names of one quantity, the finest unit first. For a setting of a single listener:
+    the name with and without the prefix of the listener."""
     base = base_name(name)
     return (name, base) if base != name else _CHAINS.get(name, (name,))

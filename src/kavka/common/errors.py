@@ -186,7 +186,8 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 
 
 def known_code(number: int) -> ErrorCode:
-    """The code with this number, or UNKNOWN_SERVER_ERROR for a code of a newer peer."""
+    """Return the code with this number, or UNKNOWN_SERVER_ERROR for a code that only a newer peer
+    knows."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -29,6 +29,7 @@ SINGLE_GROUP_CONFIGS = ConfigTable("group", (
 
 
 def bounds(name: str) -> tuple[str, str]:
-    """The names of the broker settings with the minimum and the maximum of a group setting."""
+    """Return the names of the broker settings with the minimum and the maximum of a group
+    setting."""
     quantity = name.removeprefix("consumer.")
     return f"group.consumer.min.{quantity}", f"group.consumer.max.{quantity}"

@@ -5,7 +5,7 @@ Every broker has its own `Registry`; there is no global registry. Create a famil
 store the child, so that the hot path is `child.value += n`: no lock, no lookup, no call.
 
 Only the thread that owns a child, usually the event loop, adds to it. A scrape reads children
-without a lock. It may miss the latest addition, but never reads a torn number.
+without a lock. A scrape may miss the latest addition, but never reads a torn number.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class Family(Generic[C]):
     """Owns the children of one metric name. `labels()` returns the same child for the same
     values."""
 
-    __slots__ = ("_children", "_make", "help", "kind", "label_names", "name")
+    __slots__ = ("_children", "_make", "help", "label_names", "metric_type", "name")
 
-    def __init__(self, kind: str, name: str, help: str, label_names: tuple[str, ...], make: Callable[[], C]) -> None:
-        self.kind = kind
+    def __init__(
+        self, metric_type: str, name: str, help: str, label_names: tuple[str, ...], make: Callable[[], C]
+    ) -> None:
+        self.metric_type = metric_type
         self.name = name
         self.help = help
         self.label_names = label_names
@@ -84,7 +86,7 @@ class Family(Generic[C]):
         child = self._children.get(values)
         if child is None:
             if len(values) != len(self.label_names):
-                raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)} of them")
+                raise ValueError(f"{self.name} has the labels {self.label_names}, but {len(values)} values were passed")
             child = self._children.setdefault(values, self._make())
         return child
 
@@ -110,14 +112,14 @@ class Registry:
         self._readers: dict[str, GaugeReader] = {}
 
     def counter(self, name: str, help: str, label_names: Sequence[str] = ()) -> Family[Counter]:
-        """The exported name always ends in `_total`, whether `name` does or not."""
+        """Return a counter. The exported name always ends in `_total`, even if `name` does not."""
         return self._family("counter", name, help, label_names, Counter)
 
     def gauge(
         self, name: str, help: str, label_names: Sequence[str] = (), read: GaugeReader | None = None
     ) -> Family[Gauge]:
-        """A gauge, whose values are those of its children or, with `read`, the result of `read`. A
-        scrape calls `read` in its own thread."""
+        """Return a gauge. Its values are those of its children or, with `read`, the result of
+        `read`. A scrape calls `read` in the thread of the scrape."""
         family = self._family("gauge", name, help, label_names, Gauge)
         if read is not None:
             self._readers[name] = read
@@ -131,26 +133,28 @@ class Registry:
             raise ValueError(f"{name}: the buckets must be strictly increasing")
         return self._family("histogram", name, help, label_names, lambda: Histogram(bounds))
 
-    def _family(self, kind: str, name: str, help: str, label_names: Sequence[str], make: Callable[[], C]) -> Family[C]:
+    def _family(
+        self, metric_type: str, name: str, help: str, label_names: Sequence[str], make: Callable[[], C]
+    ) -> Family[C]:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = Family(kind, name, help, tuple(label_names), make)
-        elif family.kind != kind or family.label_names != tuple(label_names):
-            raise ValueError(f"{name} already exists as a {family.kind} with the labels {family.label_names}")
+            family = self._families[name] = Family(metric_type, name, help, tuple(label_names), make)
+        elif family.metric_type != metric_type or family.label_names != tuple(label_names):
+            raise ValueError(f"{name} already exists as a {family.metric_type} with the labels {family.label_names}")
         return family
 
     def collect(self) -> Iterator[Metric]:
-        """prometheus_client's collector interface."""
+        """Yield the metrics. This is the collector interface of prometheus_client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         for family in list(self._families.values()):
             names = family.label_names
-            if family.kind == "counter":
+            if family.metric_type == "counter":
                 counters = CounterMetricFamily(family.name, family.help, labels=names)
                 for values, child in family.children():
                     counters.add_metric(values, child.value)
                 yield counters
-            elif family.kind == "gauge":
+            elif family.metric_type == "gauge":
                 gauges = GaugeMetricFamily(family.name, family.help, labels=names)
                 for labels, number in self._gauge_values(family):
                     gauges.add_metric(labels, number)
@@ -169,11 +173,11 @@ class Registry:
             result = read()
             return [((), result)] if isinstance(result, (int, float)) else list(result)
         except Exception:
-            logger.exception("Failed to read the gauge %s", family.name)
+            logger.exception("Cannot read the gauge %s", family.name)
             return []
 
     def render(self) -> bytes:
-        """The body of a `/metrics` response."""
+        """Return the body of a `/metrics` response."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         # With auto_describe, `register` would collect all metrics to read their names.

@@ -9,34 +9,35 @@ _BLANKS = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """A malformed line; `str()` contains its number."""
+    """A malformed line. `str()` contains the line number."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """All pairs of a file. The last value of a repeated name wins.
+    """Return all pairs of a file. The last value of a repeated name wins. Raises PropertiesError.
 
     A line that ends in an odd number of backslashes continues on the next line. `=`, `:` or a blank
     ends the name. `#` or `!` starts a comment line. A backslash escapes the next character.
     """
     pairs: dict[str, str] = {}
-    for number, line in _logical_lines(text):
+    for line_number, line in _logical_lines(text):
         end, value_start = _split(line)
         try:
             pairs[_unescape(line[:end])] = _unescape(line[value_start:])
         except ValueError as error:
-            raise PropertiesError(f"line {number}: {error}") from None
+            raise PropertiesError(f"line {line_number}: {error}") from None
     return pairs
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each logical line with the number of its first line in the file."""
     pending: str | None = None
-    first = 0
-    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
-        line = raw.lstrip(_BLANKS)
+    first_line_number = 0
+    for line_number, raw_line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw_line.lstrip(_BLANKS)
         if pending is None:
             if not line or line[0] in "#!":
                 continue
-            first = number
+            first_line_number = line_number
         else:
             line = pending + line
         backslashes = len(line) - len(line.rstrip("\\"))
@@ -44,13 +45,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             pending = line[:-1]
         else:
             pending = None
-            yield first, line
+            yield first_line_number, line
     if pending:
-        yield first, pending
+        yield first_line_number, pending
 
 
 def _split(line: str) -> tuple[int, int]:
-    """The end of the name and the start of the value."""
+    """Return the end of the name and the start of the value."""
     end = 0
     while end < len(line) and line[end] not in "=:" and line[end] not in _BLANKS:
         end += 2 if line[end] == "\\" else 1

@@ -11,7 +11,8 @@ _DURATION = re.compile(
 
 
 def milliseconds_of(text: str) -> int:
-    """Milliseconds since the epoch of YYYY-MM-DDThh:mm:ss.sss, in UTC unless it has a zone."""
+    """Return the milliseconds since the epoch of a time such as YYYY-MM-DDThh:mm:ss.sss, which is
+    in UTC unless it has a time zone. Raises ValueError."""
     if "T" not in text:
         raise ValueError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
     try:
@@ -22,7 +23,7 @@ def milliseconds_of(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of a duration PnDTnHnMnS."""
+    """Return the milliseconds of a duration PnDTnHnMnS. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group(2, 4, 5, 6)) or match.group(3) in ("T", "t"):
         raise ValueError(f"'{text}' is not a duration: PnDTnHnMnS is expected, such as P1DT12H or PT30M")
@@ -32,5 +33,5 @@ def duration_ms(text: str) -> int:
 
 
 def text_of(milliseconds: int) -> str:
-    """The time in UTC as text, with a Z at the end."""
+    """Return the time in UTC as text, with a Z at the end."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

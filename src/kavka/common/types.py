@@ -24,18 +24,20 @@ class TopicPartition(NamedTuple):
 
 
 def uuid_text(value: UUID) -> str:
-    """The text of an id as Kafka writes it: URL-safe base64 without padding, 22 characters."""
+    """Return the text of an id as Kafka writes it: URL-safe base64 without padding, 22
+    characters."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> UUID:
-    """The id of a text that `uuid_text` returned. Raises ValueError for any other text."""
+    """Return the id of a text that `uuid_text` returned. Raises ValueError if the text does not
+    decode to 16 bytes."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """The partition numbers by topic, in the order of `partitions`."""
-    numbers: dict[str, list[int]] = {}
+    """Return the partition indexes by topic, in the order of `partitions`."""
+    indexes: dict[str, list[int]] = {}
     for topic, partition in partitions:
-        numbers.setdefault(topic, []).append(partition)
-    return numbers
+        indexes.setdefault(topic, []).append(partition)
+    return indexes

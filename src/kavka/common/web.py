@@ -1,8 +1,9 @@
 """[pure] Checks of the origin of HTTP requests, shared by the HTTP listeners.
 
 A page of another site can make a browser send requests to a server on localhost or in a private
-network. The browser then sends Origin and Sec-Fetch-Site. After DNS rebinding the browser considers
-the page same-origin, and only the Host header reveals the other name.
+network. The browser sends the headers Origin and Sec-Fetch-Site with such a request. After DNS
+rebinding the browser considers the page same-origin, and only the Host header shows the name of the
+other site.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port and the brackets of IPv6. "" for a malformed
-    header such as `[::1].evil.example`."""
+    """Return the name in a Host header, without the port and the brackets of IPv6, or "" for a
+    malformed header such as `[::1].evil.example`."""
     match = _HOST.fullmatch(host.lower())
     return (match[1] or match[2] or "") if match is not None else ""
 
 
 def is_address(name: str) -> bool:
-    """Whether `name` is an IP address, which DNS rebinding cannot use."""
+    """Return whether `name` is an IP address, which DNS rebinding cannot use."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -30,8 +31,8 @@ def is_address(name: str) -> bool:
 
 
 def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
-    """Whether Origin or Sec-Fetch-Site show that a page of another origin than `host` sent the
-    request. Clients other than browsers send neither header."""
+    """Return whether Origin or Sec-Fetch-Site (`site`) show that a page of another origin than
+    `host` sent the request. Clients other than browsers send neither header."""
     if site is not None and site.lower() not in ("same-origin", "none"):
         return True
     if origin is None:
@@ -40,8 +41,8 @@ def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
 
 
 def network_of(address: str) -> str:
-    """The address of a peer for rate limits. An IPv6 address is reduced to its /64 network, since
-    one machine can use all of its addresses."""
+    """Return the address of a peer for rate limits. An IPv6 address is reduced to its /64 network,
+    because one machine can use all addresses of the network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -15,8 +15,8 @@ from kavka.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-# By error of an append: the error that the caller gets. Clients then retry, or look up the
-# coordinator again.
+# The error codes that callers get, by the error code of the append. Clients then retry, or look up
+# the coordinator again.
 COORDINATOR_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -41,19 +41,19 @@ def complete(waiters: Iterable[Waiter]) -> None:
 
 def fail(waiters: Iterable[Waiter], error: KafkaError) -> None:
     code = COORDINATOR_ERRORS.get(error.code, error.code)
-    mapped = error if code is error.code else KafkaError(code, error.message)
+    coordinator_error = error if code is error.code else KafkaError(code, error.message)
     for future, _, on_append in waiters:
         if on_append is not None:
-            _call(on_append, mapped)
+            _call(on_append, coordinator_error)
         if future is not None and not future.done():
-            future.set_exception(mapped)
+            future.set_exception(coordinator_error)
 
 
 def _call(on_append: OnAppend, error: KafkaError | None) -> None:
     try:
         on_append(error)
     except Exception:
-        logger.exception("Callback after an append failed")
+        logger.exception("The callback of an append failed")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -84,6 +84,7 @@ class CommitQueue:
             self._timeout = self._loop.call_at(deadline, self._on_timeout)
 
     def wait_for_last(self, waiter: Waiter) -> None:
+        """Complete `waiter` when the last batch is committed. The queue must not be empty."""
         end, waiters, _ = self._batches[-1]
         if self._timeout is None:
             # All batches have timed out. The waiter needs a new deadline.
@@ -92,14 +93,14 @@ class CommitQueue:
             waiters.append(waiter)
 
     def check(self, partition: Partition) -> None:
+        """Complete the callers of the batches that are committed."""
         log = partition.log
         if log is None:
             return
         committed_end = log.high_watermark
         if len(partition.maximal_isr) == 1 and committed_end < self.loaded_end:
-            # No other replica can become leader without a copy of the loaded records. So they count
-            # as committed, although with min.insync.replicas above one the high watermark does not
-            # advance.
+            # No other replica can become leader without a copy of the loaded records, so they count
+            # as committed. The high watermark does not advance if min.insync.replicas is above 1.
             committed_end = self.loaded_end
         batches = self._batches
         while batches and batches[0][0] <= committed_end:
@@ -109,6 +110,7 @@ class CommitQueue:
             self.cancel_timeout()
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
+        """Fail all pending callers with `code`."""
         partition.pending_appends.discard(self)
         error = KafkaError(code)
         while self._batches:

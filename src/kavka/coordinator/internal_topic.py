@@ -12,18 +12,19 @@ from kavka.replication.metadata_cache import MetadataCache
 
 logger = logging.getLogger(__name__)
 
-# (name, partitions, replication factor, configs); returns when the controller has created the
+# Takes (name, partitions, replication factor, configs). Returns when the controller has created the
 # topic.
 CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[None]]
 
-# How long the callers wait for the leaders of the new topic.
-WAIT_FOR_LEADERS_S = 2.0
-_POLL_S = 0.02
-_CACHED_KEYS = 20_000
+# The maximum time that callers wait for the leaders of the new topic.
+MAX_LEADER_WAIT_S = 2.0
+_POLL_INTERVAL_S = 0.02
+_MAX_CACHED_KEYS = 20_000
 
 
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode: a hash of UTF-16 units, as a signed 32-bit integer."""
+    """Return Java's String.hashCode: a hash of the UTF-16 code units, as a signed 32-bit
+    integer."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
@@ -32,6 +33,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(key: str, partitions: int) -> int:
+    """Return the partition of a key, as Kafka computes it for internal topics."""
     value = java_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
@@ -63,7 +65,7 @@ class InternalTopic:
         topic = self._cache.topics.get(self.name)
         if topic is None:
             return partition_for(key, self._partitions)
-        if len(self._partition_by_key) >= _CACHED_KEYS:
+        if len(self._partition_by_key) >= _MAX_CACHED_KEYS:
             self._partition_by_key.clear()
         partition = self._partition_by_key[key] = partition_for(key, len(topic.partitions) or self._partitions)
         return partition
@@ -75,7 +77,8 @@ class InternalTopic:
         return state.leader if state is not None and state.leader >= 0 else None
 
     async def ensure(self) -> None:
-        """Create the topic if it does not exist. Concurrent callers wait for the same creation."""
+        """Create the topic if it does not exist. Concurrent callers wait for the same creation.
+        Raises COORDINATOR_NOT_AVAILABLE if the creation fails."""
         if self.exists:
             return
         if self._creating is None:
@@ -90,10 +93,10 @@ class InternalTopic:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 logger.warning("Cannot create topic %s: %s", self.name, error.message)
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
-        waited = 0.0
-        while not self._cache.has_leaders(self.name) and waited < WAIT_FOR_LEADERS_S:
-            await asyncio.sleep(_POLL_S)
-            waited += _POLL_S
+        waited_s = 0.0
+        while not self._cache.has_leaders(self.name) and waited_s < MAX_LEADER_WAIT_S:
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            waited_s += _POLL_INTERVAL_S
 
     def _on_created(self, task: asyncio.Task[None]) -> None:
         self._creating = None

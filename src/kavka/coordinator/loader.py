@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class Shard(Protocol):
-    """The interface of a state machine for its runtime. `replay` gets the producer id of a
-    transactional batch, else -1."""
+    """A state machine, as the runtime sees it. `producer_id` in `replay` is -1 unless the record is
+    in a transactional batch."""
 
     journal: Journal
 
@@ -43,15 +43,15 @@ class Shard(Protocol):
 class ShardLoader:
     """Replays a partition's log into a new shard. A worker thread replays one chunk per job.
 
-    The worker thread owns the shard until the loader calls `done` on the loop, with the error if
-    the load failed. A cancelled loader does not call `done`.
+    The worker thread owns the shard until the loader calls `on_finished` on the event loop, with
+    the error if the load failed. A cancelled loader does not call `on_finished`.
     """
 
     _partition: Partition
     _shard: Shard
     _run_in_worker: RunInWorker
     _chunk_bytes: int
-    _done: Callable[[BaseException | None], None]
+    _on_finished: Callable[[BaseException | None], None]
     _is_cancelled: bool = field(init=False, default=False)
     position: int = field(init=False, default=0)  # Offset after the last replayed batch.
 
@@ -70,16 +70,16 @@ class ShardLoader:
     def _load_next(self) -> None:
         log = self._partition.log
         if log is None:
-            self._done(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            self._on_finished(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return
         position = max(self.position, log.start_offset)
         try:
             chunk = log.read(position, self._chunk_bytes, limit=log.end_offset, min_one_batch=True)
         except Exception as error:
-            self._done(error)
+            self._on_finished(error)
             return
         if chunk is None:
-            self._done(None)
+            self._on_finished(None)
         else:
             self._run_in_worker(partial(self._replay, chunk.slice, position), self._on_chunk)
 
@@ -87,7 +87,7 @@ class ShardLoader:
         if self._is_cancelled:
             return
         if error is not None:
-            self._done(error)
+            self._on_finished(error)
         else:
             self._load_next()
 
@@ -111,11 +111,13 @@ class ShardLoader:
                     decoded = shard.decode(record.key, record.value)
                 except ProtocolError as error:
                     tp = self._partition.topic_partition
-                    logger.warning("Skipped offset %d of %s: %s", record.offset, tp, error)
+                    logger.warning(
+                        "Skipped the record at offset %d of %s: cannot decode it: %s", record.offset, tp, error
+                    )
                     continue
                 if decoded is not None:
                     shard.replay(decoded, producer_id)
         shard.journal.clear()
         if position <= self.position:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No complete batch at offset {position}.")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The log has no complete batch at offset {position}.")
         self.position = position

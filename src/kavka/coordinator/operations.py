@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     `replay=False`: the operation or its `on_append` changes the state. The records are replayed
     only when the shard is loaded.
 
-    `atomic=False`: the records may be written in several batches if they do not fit into one.
+    `atomic=False`: the records may be written in several batches if they do not fit into one batch.
     """
 
     records: Sequence[Any] = ()
@@ -45,7 +45,7 @@ def call_all(callbacks: Iterable[OnAppend | None], error: KafkaError | None) -> 
 
 
 class Timers(Protocol):
-    """The timers of one shard by key. A timer replaces an earlier timer with the same key."""
+    """The timers of one shard, by key. A new timer replaces an earlier timer with the same key."""
 
     def schedule(self, key: Hashable, delay_ms: float, operation: TimerOperation) -> None: ...
 
@@ -83,7 +83,7 @@ def put_or_drop(tables: Tables, table: dict[Any, Any], key: Any, value: Any | No
 
 
 def inner_table(tables: Tables, table: dict[Any, dict[Any, Any]], key: Any) -> dict[Any, Any]:
-    """Return the dict at `key` of a nested dict. Create it if there is none."""
+    """Return the dict at `key` of a nested dict. Create an empty dict if there is none."""
     inner = table.get(key)
     if inner is None:
         inner = {}
@@ -93,7 +93,8 @@ def inner_table(tables: Tables, table: dict[Any, dict[Any, Any]], key: Any) -> d
 
 @dataclass(slots=True, eq=False, repr=False)
 class Journal:
-    """The changes since the last write, so that they can be undone if the next write fails.
+    """An undo log: the changes since the last write, so that they can be undone if the next write
+    fails.
 
     Replayed state is in dicts whose values are replaced, never mutated. Every change goes through
     `put` and `drop`.
@@ -114,12 +115,12 @@ class Journal:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def since(self, count: int) -> list[tuple[dict[Any, Any], Any, Any]]:
-        """Return all changes after the first `count`."""
+    def changes_after(self, count: int) -> list[tuple[dict[Any, Any], Any, Any]]:
+        """Return all changes except the first `count`."""
         return self._entries[count:]
 
     def restore(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
-        """Add changes again that `clear` removed although they are not in the log."""
+        """Add changes again that `clear` removed, although they are not in the log yet."""
         self._entries += entries
 
     def clear(self) -> None:
@@ -127,6 +128,7 @@ class Journal:
         self._entries.clear()
 
     def undo(self) -> None:
+        """Restore the previous values in all tables, and clear the journal."""
         for table, key, previous_value in reversed(self._entries):
             if previous_value is MISSING:
                 table.pop(key, None)

@@ -1,21 +1,22 @@
 """Runtime of the state machines on the partitions of an internal topic.
 
     submit(outcome)   encodes the records, replays them into the shard, adds them to the open batch
-    end of the turn   writes the open batch of each shard to its partition
+    end of iteration  writes the open batch of each shard to its partition
         success       callers complete when the high watermark passes the batch
         failure       the replay is undone, and every caller gets the error
 
-So each operation sees the state after all earlier operations, and no client sees a state that could
-still be lost. A read waits until all earlier changes are committed.
+An iteration is an iteration of the event loop. Each operation sees the state after all earlier
+operations, and no client sees a state that could still be lost. A read waits until all earlier
+changes are committed.
 
 A shard exists while this broker leads its partition. A new leader loads the shard: a worker thread
 replays the log from start to end. Requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS. Loaded
 records are not visible until the high watermark has passed them. A failed load is retried with a
-new shard after a delay that doubles up to half a minute, and requests meanwhile get
-NOT_COORDINATOR. (Kafka does not retry.) When the leadership ends, pending callers get
-NOT_COORDINATOR. A newer leader epoch of the same leader changes nothing.
+new shard after a delay that doubles up to 30 seconds. Requests meanwhile get NOT_COORDINATOR.
+(Kafka does not retry.) When the leadership ends, pending callers get NOT_COORDINATOR. A newer
+leader epoch of the same leader changes nothing.
 
-Everything except loading runs on the loop thread.
+Everything except loading runs on the event loop.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Runtime(Generic[S]):
     # ---- leadership
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
-        """Handle a partition that this broker leads, possibly in a new epoch, or no longer
+        """Handle a partition that this broker leads, possibly in a new leader epoch, or no longer
         leads."""
         topic, index = partition.topic_partition
         if topic != self.topic:
@@ -64,10 +65,10 @@ class Runtime(Generic[S]):
             del self._hosts[index]
             host.close()
 
-    def retry_load(self, failed: ShardHost[S]) -> None:
-        """Load a new shard, because the failed one is incomplete."""
-        if self._hosts.get(failed.index) is failed and failed.state is HostState.FAILED:
-            self._load(failed.partition, failed.load_attempt + 1)
+    def retry_load(self, failed_host: ShardHost[S]) -> None:
+        """Load a new shard, because the shard of the failed host is incomplete."""
+        if self._hosts.get(failed_host.index) is failed_host and failed_host.state is HostState.FAILED:
+            self._load(failed_host.partition, failed_host.load_attempt + 1)
 
     def _load(self, partition: Partition, attempt: int = 1) -> None:
         host = ShardHost(self, partition, attempt)
@@ -96,14 +97,14 @@ class Runtime(Generic[S]):
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
-    def active(self) -> Iterator[ShardHost[S]]:
+    def active_hosts(self) -> Iterator[ShardHost[S]]:
         return (host for host in list(self._hosts.values()) if host.state is HostState.ACTIVE)
 
     @property
     def is_loading(self) -> bool:
         return any(host.state is HostState.LOADING for host in self._hosts.values())
 
-    # ---- one batch per shard and turn of the loop
+    # ---- one batch per shard and iteration of the event loop
 
     def mark_dirty(self, host: ShardHost[S]) -> None:
         dirty = self._dirty

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # Maximum bytes of a record besides key and value: length, attributes, two deltas, two lengths and a
 # header count.
-RECORD_OVERHEAD = 24
+MAX_RECORD_OVERHEAD = 24
 
 LOAD_BACKOFF = Backoff(100, 30_000, jitter=0)
 
@@ -45,7 +45,7 @@ class HostState(Enum):
 class ShardHost(Generic[S]):
     """Owns one shard, its open batch, its uncommitted batches and its timers.
 
-    All methods run on the loop thread. The runtime creates a host when this broker becomes the
+    All methods run on the event loop. The runtime creates a host when this broker becomes the
     leader of the partition and closes it when the leadership ends. A closed host is not used again.
     """
 
@@ -82,7 +82,7 @@ class ShardHost(Generic[S]):
         replay: bool = True,
         atomic: bool = True,
     ) -> Any:
-        """`submit` with the fields of an outcome."""
+        """Submit an outcome that is passed as its fields. Return as `submit` does."""
         if not records:
             if on_append is not None:
                 on_append(None)
@@ -96,7 +96,8 @@ class ShardHost(Generic[S]):
         return future
 
     def submit_background(self, outcome: Outcome) -> None:
-        """`submit` for an outcome whose response no caller waits for."""
+        """Submit an outcome whose response no caller waits for. Do nothing if the host is not
+        active."""
         if self.state is not HostState.ACTIVE:
             return
         if outcome.records:
@@ -130,14 +131,13 @@ class ShardHost(Generic[S]):
         encoded = [shard.encode(record) for record in records]
         size = 0
         for key, value in encoded:
-            size += len(key) + RECORD_OVERHEAD if value is None else len(key) + len(value) + RECORD_OVERHEAD
+            size += len(key) + MAX_RECORD_OVERHEAD if value is None else len(key) + len(value) + MAX_RECORD_OVERHEAD
         log = self.partition.log
         limit = (log.config.max_message_bytes if log is not None else 0x7FFFFFFF) - HEADER_SIZE
         if self._size + size > limit:
             if self._records:
-                # The operation's own changes to the state are not part of the batch that is written
-                # now.
-                changes = shard.journal.since(self._batch_entries)
+                # The changes of this operation are not part of the batch that is written now.
+                changes = shard.journal.changes_after(self._batch_entries)
                 failure = self._write()
                 if failure is not None:
                     # The failed write has undone the state that this operation is based on.
@@ -146,7 +146,13 @@ class ShardHost(Generic[S]):
                 shard.journal.restore(changes)
             if size > limit:
                 shard.journal.undo()
-                fail([waiter], KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes of records exceed one batch."))
+                fail(
+                    [waiter],
+                    KafkaError(
+                        ErrorCode.MESSAGE_TOO_LARGE,
+                        f"The records of the operation have {size} bytes and do not fit into one batch.",
+                    ),
+                )
                 return
         if replay:
             for record in records:
@@ -158,8 +164,8 @@ class ShardHost(Generic[S]):
         self._runtime.mark_dirty(self)
 
     def read(self, query: Callable[..., Any], *args: Any) -> Any:
-        """Return the result of `query(shard, …)`, or a future of it if the state is not
-        committed."""
+        """Return the result of `query(shard, …)`, or a future of the result if the state is not
+        committed yet."""
         response = query(self.shard, *args)
         if not self._records and not self._uncommitted:
             return response
@@ -178,7 +184,8 @@ class ShardHost(Generic[S]):
         producer_id: int,
         producer_epoch: int,
     ) -> Any:
-        """Append a separate batch that belongs to the producer's transaction."""
+        """Append a separate batch that belongs to the producer's transaction. Return `response` if
+        there are no records, else a future of `response`."""
         if not records:
             return response
         self.write_open_batch()
@@ -203,7 +210,8 @@ class ShardHost(Generic[S]):
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
     ) -> asyncio.Future[None]:
         """Write the marker that ends the producer's transaction in this partition. The pending
-        records of the transaction take effect or are discarded."""
+        records of the transaction take effect or are discarded. Return a future that completes when
+        the marker is committed."""
         self.write_open_batch()
         batch = end_marker(commit, producer_id, producer_epoch, coordinator_epoch, self._runtime.clock.now_ms())
         future = self._loop.create_future()
@@ -214,7 +222,7 @@ class ShardHost(Generic[S]):
     # ---- writing
 
     def write_open_batch(self) -> None:
-        """Write the open batch now instead of at the end of the loop turn."""
+        """Write the open batch now instead of at the end of the event loop iteration."""
         if self._records:
             self._write()
 
@@ -225,7 +233,8 @@ class ShardHost(Generic[S]):
         return self._write_batch(plain_batch(records, runtime.clock.now_ms(), runtime.codec), waiters)
 
     def _write_batch(self, batch: bytearray, waiters: list[Waiter]) -> KafkaError | None:
-        """Return None, or the error if the write failed. The waiters then fail with this error."""
+        """Write the batch. If the write fails, undo the changes, fail the waiters with the error
+        and return it."""
         partition = self.partition
         journal = self.shard.journal
         try:
@@ -253,7 +262,7 @@ class ShardHost(Generic[S]):
         self._loader.start()
 
     def _on_load(self, error: BaseException | None) -> None:
-        """Start serving, or schedule another attempt.
+        """Activate the shard, or schedule another attempt if the load failed.
 
         The last records of the log may be uncommitted: this broker may be the only replica that has
         them. Reads and callbacks wait until the high watermark has passed the loaded records.

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopTimers:
-    """Owns the running timers of one shard, by key. `submit` gets the outcome of a timer's
-    operation."""
+    """Owns the running timers of one shard, by key. When a timer fires, its operation runs, and
+    `submit` gets the outcome."""
 
     _loop: asyncio.AbstractEventLoop
     _submit: Callable[[Outcome], Any]

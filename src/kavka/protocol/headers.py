@@ -41,8 +41,8 @@ _pack_int32_and_no_tags = Struct(">ix").pack
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """The header version of a request. An unknown newer version has the header of the newest known
-    version."""
+    """Return the header version of a request. An unknown newer API version has the header of the
+    newest known version."""
     if api_version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
         return 2
     return 0 if api_key == _CONTROLLED_SHUTDOWN and api_version == 0 else 1
@@ -67,8 +67,8 @@ class RequestHeader(Message):
 
     @staticmethod
     def decode(buf: Buffer, pos: int) -> tuple[RequestHeader, int]:
-        """The header at `pos` and the position of the body. The API and its version may be
-        unknown."""
+        """Return the header at `pos`, and the position of the body. The API and its version may be
+        unknown. Raises ProtocolError."""
         try:
             header = _new(RequestHeader)
             header.api_key, header.api_version, header.correlation_id = api_key, api_version, _ = _unpack_v0(buf, pos)
@@ -92,12 +92,12 @@ class RequestHeader(Message):
             raise malformed("request header", error) from None
 
     def encode(self, out: list[Any]) -> None:
-        version = request_header_version(self.api_key, self.api_version)
+        header_version = request_header_version(self.api_key, self.api_version)
         try:
             out.append(_pack_v0(self.api_key, self.api_version, self.correlation_id))
-            if version >= 1:
+            if header_version >= 1:
                 out.append(pack_nullable_string(self.client_id))
-            if version >= 2:
+            if header_version >= 2:
                 out.append(b"\x00")
         except ENCODE_ERRORS as error:
             raise not_encodable("request header", error) from None
@@ -113,7 +113,7 @@ def encode_response_header(api_key: int, api_version: int, correlation_id: int) 
 
 
 def decode_response_header(buf: Buffer, pos: int, api_key: int, api_version: int) -> tuple[int, int]:
-    """The correlation id, and the position of the body."""
+    """Return the correlation id, and the position of the body. Raises ProtocolError."""
     try:
         (correlation_id,) = _unpack_int32(buf, pos)
         pos += 4

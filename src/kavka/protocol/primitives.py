@@ -25,7 +25,7 @@ Encoder: TypeAlias = Callable[[Any, list[Any]], None]
 MAX_STRING_LENGTH = 0x7FFF
 # The maximum length of an error message in characters. Error messages can contain client input, so
 # longer messages are truncated when they are encoded.
-MAX_ERROR_MESSAGE = 1000
+MAX_ERROR_MESSAGE_LENGTH = 1000
 
 ZERO_UUID = UUID(int=0)
 # The default of list arguments in generated constructors, replaced by a new empty list.
@@ -35,10 +35,11 @@ UVARINTS = tuple(bytes((n,)) for n in range(128))
 
 
 class ProtocolError(ValueError):
-    """Bytes that violate the schema, or a value that the version cannot encode."""
+    """Bytes that violate the schema, a value that the version cannot encode, or an unknown
+    version."""
 
 
-class TooManyElements(ProtocolError):
+class TooManyElementsError(ProtocolError):
     """A message with more elements than the limit."""
 
 
@@ -78,7 +79,8 @@ class TopMessage(Message):
 
     @classmethod
     def decode(cls, buf: Buffer, pos: int, version: int) -> tuple[Self, int]:
-        """The message at `pos` and the position after it. Further bytes are ignored."""
+        """Return the message at `pos`, and the position after the message. Further bytes are
+        ignored. Raises ProtocolError."""
         return cls.decoder(version)(buf, pos)
 
     @classmethod
@@ -112,14 +114,14 @@ _M = TypeVar("_M", bound=Message)
 
 
 def _brief(value: object) -> str:
-    """A short form for logs, without the content of records."""
+    """Return a short form for logs, without the content of records."""
     if isinstance(value, (bytes, memoryview)) and len(value) > 32:
         return f"<{len(value)} bytes>"
     return repr(value)
 
 
 def shared_default(cls: type[_M]) -> _M:
-    """A read-only object that is the default of all fields of this struct type."""
+    """Return a read-only object that is the default of all fields of this struct type."""
     names = cls.__slots__
     frozen = type(
         cls.__name__,
@@ -178,8 +180,8 @@ _remaining: ContextVar[int] = ContextVar("remaining_elements", default=UNLIMITED
 
 
 def take_elements(count: int) -> None:
-    """Count array elements or tagged fields. An array of one element is not counted, but arrays
-    inside the element are."""
+    """Count array elements or tagged fields. The caller does not count an array of one element, but
+    counts the arrays inside the element. Raises ProtocolError at the limit of `decode_bounded`."""
     remaining = _remaining.get() - count
     if remaining < 0:
         _remaining.set(EXHAUSTED)
@@ -188,14 +190,14 @@ def take_elements(count: int) -> None:
 
 
 def decode_bounded(max_elements: int, decode: Callable[..., _R], *args: Any) -> _R:
-    """The result of `decode`. Raises TooManyElements if the message has more than `max_elements`
-    elements."""
+    """Return the result of `decode`. Raises TooManyElementsError if the message has more than
+    `max_elements` elements."""
     _remaining.set(max_elements)
     try:
         return decode(*args)
     except ProtocolError:
         if _remaining.get() == EXHAUSTED:
-            raise TooManyElements(f"a message of more than {max_elements} elements") from None
+            raise TooManyElementsError(f"the message has more than {max_elements} elements") from None
         raise
     finally:
         _remaining.set(UNLIMITED)
@@ -212,8 +214,8 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def long_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """The value of an unsigned varint whose `first` byte is 128 or more; `pos` is after that
-    byte."""
+    """Return the value of an unsigned varint and the position after it. Its `first` byte is 128 or
+    more, and `pos` is the position after that byte."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -236,7 +238,8 @@ def uvarint(value: int) -> bytes:
 
 
 def long_string_length(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """As `long_uvarint`, for the length of a compact string plus one. Checks the maximum length."""
+    """Return as `long_uvarint` the length of a compact string plus one. Raises ProtocolError if the
+    string is too long."""
     value, pos = long_uvarint(buf, pos, first)
     if value > MAX_STRING_LENGTH + 1:
         raise ProtocolError(f"a string has {value - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
@@ -328,10 +331,10 @@ def pack_compact_nullable_string(value: str | None) -> bytes:
 
 
 def shortened(message: Any) -> Any:
-    """An error message truncated to the maximum length, or None."""
-    if message is None or len(message) <= MAX_ERROR_MESSAGE:
+    """Return the error message, truncated to the maximum length, or None."""
+    if message is None or len(message) <= MAX_ERROR_MESSAGE_LENGTH:
         return message
-    return message[: MAX_ERROR_MESSAGE - 3] + "..."
+    return message[: MAX_ERROR_MESSAGE_LENGTH - 3] + "..."
 
 
 # --- bytes: as strings, but with an int32
@@ -388,50 +391,52 @@ def pack_compact_nullable_bytes(value: Buffer | None) -> bytes:
     return _COMPACT_NULL if value is None else pack_compact_bytes(value)
 
 
-# --- arrays: a count, then the elements. `smallest` is the minimum size of an element: a count
-# that exceeds the remaining bytes is rejected before anything is allocated.
+# --- arrays: a count, then the elements. A count of elements that cannot fit into the remaining
+# bytes is rejected before anything is allocated.
 
 
-def _count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
+def _count(buf: Buffer, pos: int, min_element_size: int) -> tuple[int, int]:
     (count,) = _unpack_int32(buf, pos)
     pos += 4
-    if smallest * count > len(buf) - pos:
-        raise truncated("an array", smallest * count, len(buf) - pos)
+    if min_element_size * count > len(buf) - pos:
+        raise truncated("an array", min_element_size * count, len(buf) - pos)
     if count > 1:
         take_elements(count)
     return count, pos
 
 
-def _compact_count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
+def _compact_count(buf: Buffer, pos: int, min_element_size: int) -> tuple[int, int]:
     count = buf[pos]
     pos += 1
     if count > 127:
         count, pos = long_uvarint(buf, pos, count)
     count -= 1
-    if smallest * count > len(buf) - pos:
-        raise truncated("an array", smallest * count, len(buf) - pos)
+    if min_element_size * count > len(buf) - pos:
+        raise truncated("an array", min_element_size * count, len(buf) - pos)
     if count > 1:
         take_elements(count)
     return count, pos
 
 
-def read_nullable_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any] | None, int]:
-    count, pos = _count(buf, pos, smallest)
+def read_nullable_array(buf: Buffer, pos: int, min_element_size: int, read: Decoder) -> tuple[list[Any] | None, int]:
+    count, pos = _count(buf, pos, min_element_size)
     return _elements(buf, pos, count, read) if count >= 0 else (None, pos)
 
 
-def read_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any], int]:
-    count, pos = _count(buf, pos, smallest)
+def read_array(buf: Buffer, pos: int, min_element_size: int, read: Decoder) -> tuple[list[Any], int]:
+    count, pos = _count(buf, pos, min_element_size)
     return _elements(buf, pos, count, read)
 
 
-def read_compact_nullable_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any] | None, int]:
-    count, pos = _compact_count(buf, pos, smallest)
+def read_compact_nullable_array(
+    buf: Buffer, pos: int, min_element_size: int, read: Decoder
+) -> tuple[list[Any] | None, int]:
+    count, pos = _compact_count(buf, pos, min_element_size)
     return _elements(buf, pos, count, read) if count >= 0 else (None, pos)
 
 
-def read_compact_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any], int]:
-    count, pos = _compact_count(buf, pos, smallest)
+def read_compact_array(buf: Buffer, pos: int, min_element_size: int, read: Decoder) -> tuple[list[Any], int]:
+    count, pos = _compact_count(buf, pos, min_element_size)
     if count == 1:
         item, pos = read(buf, pos)
         return [item], pos
@@ -471,7 +476,7 @@ _PREPARED = {char: tuple(Struct(f">{n}{char}") for n in range(_MAX_PREPARED)) fo
 
 
 def unpack_numbers(char: str, buf: Buffer, pos: int, count: int) -> list[int]:
-    """The caller must compare `count` with the remaining bytes before."""
+    """Return `count` numbers. The caller must first check that the buffer has enough bytes."""
     codec = _PREPARED[char][count] if count < _MAX_PREPARED else Struct(f">{count}{char}")
     return list(codec.unpack_from(buf, pos))
 
@@ -526,7 +531,7 @@ def pack_compact_nullable_numbers(char: str, values: Sequence[int] | None) -> by
 
 
 def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
-    """The tag, the end position of its bytes, and their start position."""
+    """Return the tag, and the end and start positions of the bytes of its field."""
     tag, pos = read_uvarint(buf, pos)
     length, pos = read_uvarint(buf, pos)
     end = pos + length
@@ -536,7 +541,8 @@ def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:
-    """Skip the tagged fields of a struct without known tagged fields in this version."""
+    """Return the position after the tagged fields of a struct that has no known tagged fields in
+    this version."""
     count = buf[pos]
     if count == 0:
         return pos + 1
@@ -564,7 +570,8 @@ _set_is_safe = UUID.is_safe.__set__  # type: ignore[attr-defined, misc]
 
 
 def to_uuid(data: bytes) -> UUID:
-    """UUID(bytes=data) in a third of the time, without the checks of its constructor."""
+    """Return UUID(bytes=data), in a third of the time: the checks of the constructor are
+    omitted."""
     result = _new(UUID)
     _set_int(result, int.from_bytes(data, "big"))
     _set_is_safe(result, SafeUUID.unknown)

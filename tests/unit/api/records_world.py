@@ -63,7 +63,7 @@ class RecordsWorld:
             on_dir_failure=self._dir_failed,
         )
         self.log_manager.open_dirs()
-        self.log_manager.mark(0, "cluster")
+        self.log_manager.write_ids(0, "cluster")
         self.log_manager.load()
         self.metrics = Registry()
         self.replicas = ReplicaManager(0, self.log_manager, cache, self.workers.post, TopicMetrics(self.metrics))

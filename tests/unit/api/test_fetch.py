@@ -114,7 +114,7 @@ def test_bytes_in_the_next_segment_count_for_min_bytes(tmp_path):
 def test_read_committed_waits_until_the_transaction_ends(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
-        partition.log.producer_states.admitted = 7
+        partition.log.producer_states.admitted_producer_id = 7
         transactional = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
         reading = world.fetch(("t", 0, 0), max_wait_ms=60_000, committed=True)
         plain = world.fetch(("t", 0, 0), max_wait_ms=60_000)

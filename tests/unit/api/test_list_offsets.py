@@ -22,7 +22,7 @@ def test_a_request_that_takes_long_is_finished_in_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop_s: float
 ) -> None:
     async def body(world: RecordsWorld) -> None:
-        monkeypatch.setattr(list_offsets, "LOOP_S", loop_s)
+        monkeypatch.setattr(list_offsets, "MAX_DECOMPRESSION_ON_LOOP_S", loop_s)
         await world.create("a", partitions=5)
         for index in range(5):
             world.append("a", index, count=2)

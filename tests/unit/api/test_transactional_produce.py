@@ -15,7 +15,7 @@ from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.coordinator.transaction.markers import Marker
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kavka.storage.producer_state import NO_PRODUCER
 from tests.support.logs import build, stored_records
@@ -30,14 +30,14 @@ class Broker:
     def __init__(self, node: Node) -> None:
         self.node = node
 
-    def init(self) -> Producer:
+    def init(self) -> ProducerIdAndEpoch:
         producer = self.node.run(self.node.transactions.init_producer(ID, 60_000))
-        assert isinstance(producer, Producer)
+        assert isinstance(producer, ProducerIdAndEpoch)
         return producer
 
     def request(
         self,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         *partitions: TopicPartition,
         sequence: int = 0,
         acks: int = -1,
@@ -125,7 +125,7 @@ def test_the_admission_of_a_producer_ends_with_its_request(broker: Broker) -> No
     producer = broker.init()
     assert broker.send(broker.request(producer, A)) == [NONE]
     for tp in (A, B):
-        assert broker.node.log(tp).producer_states.admitted == NO_PRODUCER
+        assert broker.node.log(tp).producer_states.admitted_producer_id == NO_PRODUCER
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert broker.send(broker.request(producer, B, name=None)) == [refused]
     assert broker.values(B) == 0
@@ -154,10 +154,10 @@ def test_without_verification_older_producers_are_admitted(broker: Broker) -> No
 def test_the_batches_of_a_request_must_have_the_same_producer(broker: Broker) -> None:
     producer = broker.init()
     request = broker.request(producer, A)
-    other = broker.request(Producer(producer.producer_id + 1, 0), B)
+    other = broker.request(ProducerIdAndEpoch(producer.producer_id + 1, 0), B)
     request.topic_data[0].partition_data += other.topic_data[0].partition_data
     assert broker.send(request) == [NONE, ErrorCode.INVALID_PRODUCER_ID_MAPPING]
-    nobody = broker.request(Producer(-1, -1), B, sequence=-1)
+    nobody = broker.request(ProducerIdAndEpoch(-1, -1), B, sequence=-1)
     assert broker.send(nobody) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
@@ -221,7 +221,7 @@ def test_nothing_is_written_to_a_partition_that_cannot_be_added(slow: Broker) ->
     response = slow.node.run(waiting)
     assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert slow.values(A) == 0
-    assert slow.node.log(A).producer_states.admitted == NO_PRODUCER
+    assert slow.node.log(A).producer_states.admitted_producer_id == NO_PRODUCER
 
 
 @pytest.mark.parametrize(

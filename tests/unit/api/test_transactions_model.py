@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.coordinator.transaction.state import ONGOING
 from kavka.records.control import parse_end_marker
 from kavka.records.reader import batch_records
@@ -33,7 +33,7 @@ PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1))
 
 
 class Client:
-    def __init__(self, name: str, newer: bool, producer: Producer) -> None:
+    def __init__(self, name: str, newer: bool, producer: ProducerIdAndEpoch) -> None:
         self.name = name
         self.newer = newer
         self.producer = producer
@@ -165,7 +165,7 @@ class Transactions(RuleBasedStateMachine):
     def kill(self) -> None:
         self.epoch += 1
         self.node.restart(*PARTITIONS, STATE, epoch=self.epoch)
-        self.node.loop.turn()
+        self.node.loop.run_ready()
 
     # ---- invariants
 

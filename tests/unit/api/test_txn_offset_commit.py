@@ -12,7 +12,7 @@ from kavka.api import txn_offset_commit
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.coordinator.transaction.markers import Marker
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def start(node: Node, producer: Producer, version: int = 5) -> Any:
+def start(node: Node, producer: ProducerIdAndEpoch, version: int = 5) -> Any:
     request = TxnOffsetCommitRequest(
         transactional_id=ID,
         group_id="g",
@@ -73,14 +73,14 @@ def code_of(node: Node, pending: Any) -> ErrorCode:
 def test_a_marker_during_the_verification_ends_only_its_transaction(
     node: Node, marker_epoch: int, code: ErrorCode
 ) -> None:
-    producer: Producer = node.run(node.transactions.init_producer(ID, 60_000))
+    producer: ProducerIdAndEpoch = node.run(node.transactions.init_producer(ID, 60_000))
     node.hold(STATE)
     waiting = start(node, producer)
     node.call(waiting.send, None)
     done: list[Any] = []
     marker = Marker(producer.producer_id, marker_epoch, False, 1, 2)
     node.transactions.markers.local.write(marker, [OFFSETS], done.append)
-    node.loop.turn()
+    node.loop.run_ready()
     assert done == [{OFFSETS: ErrorCode.NONE}]
     node.release(STATE)
     assert code_of(node, waiting) is code

@@ -103,7 +103,7 @@ class FakeLoop:
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> _Handle:
         return self.call_at(self.time() + delay, callback, *args)
 
-    def turn(self) -> None:
+    def run_ready(self) -> None:
         """Run callbacks until no callback is ready."""
         while self._ready:
             ready, self._ready = self._ready, []
@@ -112,17 +112,17 @@ class FakeLoop:
 
     def advance(self, ms: float) -> None:
         end = self._clock.ms + ms
-        self.turn()
+        self.run_ready()
         while self._timers and self._timers[0][0] <= end + 1e-6:
             fires_at, _, handle, callback, args = heapq.heappop(self._timers)
             self._clock.ms = max(self._clock.ms, fires_at)
             if not handle.cancelled:
                 callback(*args)
-            self.turn()
+            self.run_ready()
         self._clock.ms = end
 
 
-class _Bytes:
+class _FakeSlice:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
@@ -156,12 +156,12 @@ class FakeLog:
                 data += batch[: max_bytes - len(data)]
                 break
             data += batch
-        return SimpleNamespace(slice=_Bytes(data)) if data else None
+        return SimpleNamespace(slice=_FakeSlice(data)) if data else None
 
 
 class FakePartition:
-    """A partition that this broker leads by default. With `hold`, the high watermark does not
-    advance. With `failure`, writes fail."""
+    """A partition that this broker leads by default. With `hold_high_watermark`, the high watermark
+    does not advance. With `failure`, writes fail."""
 
     def __init__(self, index: int = 0, topic: str = "__consumer_offsets", log: FakeLog | None = None) -> None:
         self.topic_partition = TopicPartition(topic, index)
@@ -171,7 +171,7 @@ class FakePartition:
         self.maximal_isr = frozenset((1, 2, 3))
         self.pending_appends: set[Any] = set()
         self.on_storage_failure: Any = None
-        self.hold = False
+        self.hold_high_watermark = False
         self.failure: KafkaError | None = None
         self.origins: list[AppendOrigin] = []
         self._staged: list[memoryview] = []
@@ -205,7 +205,7 @@ class FakePartition:
 
     def advance(self) -> None:
         assert self.log is not None
-        if not self.hold:
+        if not self.hold_high_watermark:
             self.log.high_watermark = self.log.end_offset
         for waiter in list(self.pending_appends):
             waiter.check(self)

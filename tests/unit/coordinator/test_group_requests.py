@@ -347,13 +347,13 @@ def test_a_fetch_waits_for_a_commit_that_is_not_committed_yet() -> None:
         @with_services
         async def run(services: Services, version: int = version) -> None:
             partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
-            partition.hold = True
+            partition.hold_high_watermark = True
             committing = asyncio.ensure_future(services.send(commit(5), 7))
             fetching = asyncio.ensure_future(services.send(fetch(version), version))
             await asyncio.sleep(0.01)
             assert not committing.done()
             assert not fetching.done()
-            partition.hold = False
+            partition.hold_high_watermark = False
             partition.advance()
             assert commit_code(await committing) is ErrorCode.NONE
             assert fetched(await fetching, version) == [(0, 5, 0)]

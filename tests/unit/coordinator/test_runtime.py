@@ -127,21 +127,21 @@ def test_a_response_is_sent_when_the_change_is_written(bench: Bench) -> None:
     future = bench.say("a", "1")
     assert not future.done()
     assert bench.words == {"a": "1"}
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert future.result() == "a said"
     assert bench.log_records() == [[(b"a", b"1")]]
 
 
 def test_operations_of_one_loop_turn_share_a_batch(bench: Bench) -> None:
     futures = [bench.say(key) for key in "abc"]
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert [len(batch) for batch in bench.log_records()] == [3]
     assert all(future.done() for future in futures)
 
 
 def test_records_are_appended_with_the_coordinator_origin(bench: Bench) -> None:
     bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert bench.partition.origins == [AppendOrigin.COORDINATOR]
 
 
@@ -160,15 +160,15 @@ def test_an_operation_without_records_completes_at_once(bench: Bench) -> None:
 def test_a_failed_write_is_undone(bench: Bench, failure: ErrorCode, expected: ErrorCode) -> None:
     bench.say("first", "1")
     bench.say("second", "1")
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.partition.failure = KafkaError(failure)
     futures = [bench.say("first", "2"), bench.say("second", None), bench.say("third")]
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert [code_of(future) for future in futures] == [expected] * 3
     assert bench.words == {"first": "1", "second": "1"}
     bench.partition.failure = None
     bench.say("fourth")
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert bench.words == {"first": "1", "second": "1", "fourth": "x"}
 
 
@@ -177,17 +177,17 @@ def test_a_disk_failure_is_reported(bench: Bench) -> None:
     bench.partition.on_storage_failure = lambda partition, error: reported.append(error)
     bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     bench.say("a").add_done_callback(lambda future: future.exception())
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert len(reported) == 1
 
 
 def test_the_append_callback_gets_the_error(bench: Bench) -> None:
     errors: list[KafkaError | None] = []
     bench.host.submit(Outcome((("a", "1"),), on_append=errors.append))
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     failed = bench.host.submit(Outcome((("a", "2"),), on_append=errors.append))
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert errors[0] is None
     assert errors[1] is not None
     assert errors[1].code is ErrorCode.NOT_COORDINATOR
@@ -196,7 +196,7 @@ def test_the_append_callback_gets_the_error(bench: Bench) -> None:
 
 def test_records_without_replay_are_only_written(bench: Bench) -> None:
     bench.host.submit(Outcome((("a", "1"),), replay=False))
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert bench.words == {}
     assert bench.log_records() == [[(b"a", b"1")]]
 
@@ -205,18 +205,18 @@ def test_records_without_replay_are_only_written(bench: Bench) -> None:
 
 
 def test_responses_wait_for_the_high_watermark(bench: Bench) -> None:
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     first = bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     second = bench.say("b")
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert not first.done()
     assert bench.partition.log is not None
     bench.partition.log.high_watermark = 1
     bench.partition.advance()
     assert first.done()
     assert not second.done()
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert second.done()
     assert bench.partition.pending_appends == set()
@@ -227,43 +227,43 @@ def test_a_read_waits_for_the_state_to_be_committed(bench: Bench) -> None:
         return shard.words.get("a")
 
     assert bench.host.read(query) is None
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     bench.say("a", "1")
     before_the_write = bench.host.read(query)
-    bench.loop.turn()
+    bench.loop.run_ready()
     after_the_write = bench.host.read(query)
     assert not before_the_write.done()
     assert not after_the_write.done()
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert (before_the_write.result(), after_the_write.result()) == ("1", "1")
     assert bench.host.read(query) == "1"
 
 
 def test_a_commit_timeout_fails_the_caller_but_keeps_the_records(bench: Bench) -> None:
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     first = bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.loop.advance(3_000)
     second = bench.say("b")
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.loop.advance(2_000)
     assert code_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not second.done()
     bench.loop.advance(3_000)
     assert code_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert bench.words == {"a": "x", "b": "x"}
     third = bench.say("c")
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert third.done()
 
 
 def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> None:
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     first = bench.say("a", "1")
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.loop.advance(5_000)
     assert code_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     late = bench.host.read(lambda shard: shard.words.get("a"))
@@ -272,7 +272,7 @@ def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> Non
     bench.loop.advance(2_000)
     assert code_of(late) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     again = bench.host.read(lambda shard: shard.words.get("a"))
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert again.result() == "1"
 
@@ -283,7 +283,7 @@ def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> Non
 def test_records_that_exceed_a_batch_are_written_in_several_batches() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     futures = [bench.say(str(number), "v" * 100) for number in range(7)]
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert all(future.done() for future in futures)
     assert len(bench.log_records()) > 2
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
@@ -293,7 +293,7 @@ def test_an_operation_that_exceeds_a_batch_is_refused() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     fits = bench.say("a", "1")
     too_large = bench.say("b", "v" * 400)
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert fits.result() == "a said"
     assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
     assert bench.words == {"a": "1"}
@@ -307,7 +307,7 @@ def test_direct_changes_of_a_too_large_operation_are_undone(has_open_batch: bool
     shard = bench.host.shard
     shard.journal.put(shard.words, "b", "1")
     too_large = bench.host.submit(Outcome((("b", "v" * 400),), "said", replay=False))
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
     assert set(bench.words) == ({"a"} if has_open_batch else set())
 
@@ -318,7 +318,7 @@ def test_an_operation_fails_if_the_write_of_its_base_state_fails() -> None:
     bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     second = bench.say("b", "v" * 200)
     bench.partition.failure = None
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert code_of(first) is code_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (bench.words, bench.log_records()) == ({}, [])
 
@@ -328,10 +328,10 @@ def test_non_atomic_records_are_written_in_several_batches() -> None:
     errors: list[KafkaError | None] = []
     for number in range(20):
         bench.say(str(number), "1")
-        bench.loop.turn()
+        bench.loop.run_ready()
     tombstones = [(str(number), None) for number in range(20)]
     future = bench.host.submit(Outcome(tombstones, "deleted", errors.append, atomic=False))
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert (future.result(), errors, bench.words) == ("deleted", [None], {})
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
 
@@ -341,7 +341,7 @@ def test_the_error_of_any_batch_is_reported() -> None:
     errors: list[KafkaError | None] = []
     records = [("a", "1"), ("b", "v" * 400), ("c", "1")]
     future = bench.host.submit(Outcome(records, "said", errors.append, atomic=False))
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert code_of(future) is ErrorCode.MESSAGE_TOO_LARGE
     assert [error is not None for error in errors] == [True]
 
@@ -353,7 +353,7 @@ def log_with(*entries: Entry) -> FakeLog:
     bench = Bench()
     for entry in entries:
         bench.say(*entry)
-        bench.loop.turn()
+        bench.loop.run_ready()
     assert bench.partition.log is not None
     return bench.partition.log
 
@@ -377,19 +377,19 @@ def test_a_new_leader_does_not_act_on_uncommitted_records() -> None:
     log = log_with(("a", "1"), ("a", "2"))
     log.high_watermark = 1
     bench = Bench(log)
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     bench.work()
     words = bench.host.read(lambda shard: shard.words["a"])
     assert not words.done()
     assert bench.host.shard.after_loading == []
     said = bench.say("b")
-    bench.loop.turn()
+    bench.loop.run_ready()
     log.high_watermark = 2
     bench.partition.advance()
     assert words.result() == "2"
     assert bench.host.shard.after_loading == [None]
     assert not said.done()
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert said.done()
 
@@ -399,7 +399,7 @@ def bench_with_uncommitted_record() -> Bench:
     log = log_with(("a", "1"))
     log.high_watermark = 0
     bench = Bench(log)
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     bench.work()
     return bench
 
@@ -417,7 +417,7 @@ def test_reads_of_loaded_records_time_out_like_writes() -> None:
     assert not again.done()
     bench.loop.advance(1_000)
     assert code_of(again) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.partition.hold = False
+    bench.partition.hold_high_watermark = False
     bench.partition.advance()
     assert bench.host.read(lambda shard: shard.words["a"]) == "1"
 
@@ -428,7 +428,7 @@ def test_the_last_in_sync_replica_serves_its_records() -> None:
     bench = bench_with_uncommitted_record()
     words = bench.host.read(lambda shard: shard.words["a"])
     said = bench.say("b")
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert not words.done()
     bench.partition.maximal_isr = frozenset((1,))
     bench.partition.advance()
@@ -551,9 +551,9 @@ def test_partitions_of_other_topics_are_ignored(bench: Bench) -> None:
 
 
 def test_pending_callers_fail_when_the_leadership_ends(bench: Bench) -> None:
-    bench.partition.hold = True
+    bench.partition.hold_high_watermark = True
     uncommitted = bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     unwritten = bench.say("b")
     host = bench.host
     bench.partition.resign()
@@ -561,13 +561,13 @@ def test_pending_callers_fail_when_the_leadership_ends(bench: Bench) -> None:
     assert code_of(uncommitted) is ErrorCode.NOT_COORDINATOR
     assert code_of(unwritten) is ErrorCode.NOT_COORDINATOR
     assert host.shard.unloaded is ErrorCode.NOT_COORDINATOR
-    bench.loop.turn()
+    bench.loop.run_ready()
     assert len(bench.log_records()) == 1
 
 
 def test_a_newer_epoch_of_the_same_leader_keeps_the_state(bench: Bench) -> None:
     bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     host = bench.host
     bench.partition.leader_epoch = 2
     bench.runtime.on_leadership(bench.partition, True)  # type: ignore[arg-type]
@@ -576,7 +576,7 @@ def test_a_newer_epoch_of_the_same_leader_keeps_the_state(bench: Bench) -> None:
 
 def test_a_leader_that_returns_loads_the_log_again(bench: Bench) -> None:
     bench.say("a")
-    bench.loop.turn()
+    bench.loop.run_ready()
     bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
     bench.runtime.on_leadership(bench.partition, True)  # type: ignore[arg-type]
     bench.work()

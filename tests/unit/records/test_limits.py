@@ -18,7 +18,7 @@ from kavka.records.compression import GZIP, LZ4, MAX_BLOCKS, SNAPPY, ZSTD, decom
 from kavka.records.limits import MAX_UNPACKED_BYTES, MIN_RECORDS, MIN_UNPACKED_BYTES, record_limit, unpacked_limit
 from kavka.records.reader import batch_records
 from kavka.records.record import Record
-from kavka.records.rules import ProduceRules, TooLargeToOpenHere
+from kavka.records.rules import MustDecompressInWorker, ProduceRules
 from kavka.records.validate import validate_produce
 from tests.support.wire import BatchFields, message, record
 
@@ -111,7 +111,7 @@ def test_only_small_batches_are_decompressed_on_the_loop() -> None:
     small = memoryview(batch(100, GZIP))
     assert validate_produce(small, COMPACTED, NOW, on_loop=True).count == 100
     for large in (batch(20_000, GZIP), batch(5000, 0)):
-        with pytest.raises(TooLargeToOpenHere):
+        with pytest.raises(MustDecompressInWorker):
             validate_produce(memoryview(large), COMPACTED, NOW, on_loop=True)
         assert validate_produce(memoryview(large), COMPACTED, NOW).count in (20_000, 5000)
 

@@ -40,12 +40,12 @@ from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 logger = logging.getLogger(__name__)
 
 # A new member sends no heartbeats until its JoinGroup completes, and the coordinator does not
-# notice a disconnect. So the member is removed after this time.
+# notice a disconnect. The coordinator removes the member if its JoinGroup is pending for this long.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
-# Versions of JoinGroup.
-MEMBER_ID_REQUIRED_FROM = 4
-SKIP_ASSIGNMENT_FROM = 9
+# The first versions of JoinGroup that require a member id, and that have `skip_assignment`.
+MIN_MEMBER_ID_REQUIRED_VERSION = 4
+MIN_SKIP_ASSIGNMENT_VERSION = 9
 
 
 class ClassicProtocol:
@@ -94,6 +94,7 @@ class ClassicProtocol:
         client_host: str,
         respond: JoinCallback,
     ) -> Outcome:
+        """Add or update a member. `respond` is called now, or when the rebalance completes."""
         member_id = request.member_id
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -106,7 +107,7 @@ class ClassicProtocol:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         # Version 0 has only the session timeout.
         rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
-        joining = Member(
+        joining_member = Member(
             member_id,
             request.group_instance_id,
             client_id,
@@ -116,12 +117,12 @@ class ClassicProtocol:
             protocols,
         )
         if member_id:
-            return self._rejoin(group, joining, request, respond)
-        return self._join_new(group, joining, request, version, respond)
+            return self._rejoin(group, joining_member, request, respond)
+        return self._join_new(group, joining_member, request, version, respond)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Enforce `group.max.size`. In a group that exceeds it, the members that rejoin first
-        stay."""
+        """Return whether the member may join without exceeding `group.max.size`. In a group that
+        already exceeds it, the members that rejoin first stay."""
         if group.state is EMPTY:
             return True
         member = group.members.get(member_id)
@@ -131,44 +132,51 @@ class ClassicProtocol:
         return member is not None or len(group.members) < self.config.max_size
 
     def _join_new(
-        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, version: int, respond: JoinCallback
+        self,
+        group: ClassicGroup,
+        joining_member: Member,
+        request: JoinGroupRequest,
+        version: int,
+        respond: JoinCallback,
     ) -> Outcome:
-        instance_id = joining.instance_id
-        joining.member_id = member_id = new_member_id(joining.client_id if instance_id is None else instance_id)
+        instance_id = joining_member.instance_id
+        joining_member.member_id = member_id = new_member_id(
+            joining_member.client_id if instance_id is None else instance_id
+        )
         if instance_id is not None:
             if instance_id in group.static_members:
-                return self._take_over(group, joining, version, respond)
-        elif version >= MEMBER_ID_REQUIRED_FROM:
+                return self._take_over(group, joining_member, version, respond)
+        elif version >= MIN_MEMBER_ID_REQUIRED_VERSION:
             # The client becomes a member with its second request, which has this id. So a client
-            # that times out and retries leaves no stale member in the group.
+            # that times out and retries leaves no unused member in the group.
             group.pending_join.add(member_id)
             self._timers.schedule(
                 _pending_key(group, member_id),
-                joining.session_timeout_ms,
+                joining_member.session_timeout_ms,
                 partial(self._on_pending_expired, group, member_id),
             )
             respond(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
             return NOTHING
-        return self._add(group, joining, request, respond)
+        return self._add(group, joining_member, request, respond)
 
     def _rejoin(
-        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, respond: JoinCallback
+        self, group: ClassicGroup, joining_member: Member, request: JoinGroupRequest, respond: JoinCallback
     ) -> Outcome:
-        member_id = joining.member_id
+        member_id = joining_member.member_id
         if member_id in group.pending_join:
-            if joining.instance_id is not None:
+            if joining_member.instance_id is not None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return self._add(group, joining, request, respond)
-        member = group.check_member(member_id, joining.instance_id)
+            return self._add(group, joining_member, request, respond)
+        member = group.check_member(member_id, joining_member.instance_id)
         if group.state is PREPARING:
-            return self._update(group, member, joining, request.reason, respond)
+            return self._update(group, member, joining_member, request.reason, respond)
         if group.state not in (COMPLETING, STABLE):
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         # A leader that rejoins requests a rebalance, for example because its topics changed.
         is_leader_rejoining = group.state is STABLE and group.leader_id == member_id
-        if is_leader_rejoining or member.protocols != joining.protocols:
-            return self._update(group, member, joining, request.reason, respond)
-        # The first response may have been lost: repeat it.
+        if is_leader_rejoining or member.protocols != joining_member.protocols:
+            return self._update(group, member, joining_member, request.reason, respond)
+        # The request is a retry: the first response may have been lost.
         respond(group.join_response(member))
         return NOTHING
 
@@ -181,34 +189,34 @@ class ClassicProtocol:
         group.await_join(member, respond)
         self._extend_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = request.reason or "not given"
-        return self._rebalance_or_complete(group, f"member {member.member_id} joined, its reason: {reason}")
+        return self._rebalance_or_complete(group, f"member {member.member_id} joined (reason: {reason})")
 
     def _update(
-        self, group: ClassicGroup, member: Member, joining: Member, reason: str | None, respond: JoinCallback
+        self, group: ClassicGroup, member: Member, joining_member: Member, reason: str | None, respond: JoinCallback
     ) -> Outcome:
-        self._update_settings(group, member, joining)
+        self._update_settings(group, member, joining_member)
         group.await_join(member, respond)
         return self._rebalance_or_complete(
-            group, f"member {member.member_id} rejoined, its reason: {reason or 'not given'}"
+            group, f"member {member.member_id} rejoined (reason: {reason or 'not given'})"
         )
 
-    def _update_settings(self, group: ClassicGroup, member: Member, joining: Member) -> None:
-        group.set_protocols(member, joining.protocols)
-        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
-        member.session_timeout_ms = joining.session_timeout_ms
+    def _update_settings(self, group: ClassicGroup, member: Member, joining_member: Member) -> None:
+        group.set_protocols(member, joining_member.protocols)
+        member.rebalance_timeout_ms = joining_member.rebalance_timeout_ms
+        member.session_timeout_ms = joining_member.session_timeout_ms
 
-    def _take_over(self, group: ClassicGroup, joining: Member, version: int, respond: JoinCallback) -> Outcome:
+    def _take_over(self, group: ClassicGroup, joining_member: Member, version: int, respond: JoinCallback) -> Outcome:
         """Replace a static member that restarted and joins without a member id."""
-        instance_id = joining.instance_id
+        instance_id = joining_member.instance_id
         assert instance_id is not None
-        old_id, new_id = group.static_members[instance_id], joining.member_id
+        old_id, new_id = group.static_members[instance_id], joining_member.member_id
         old_leader = group.leader_id
         member = group.replace_static(instance_id, old_id, new_id)
         previous_member = copy(member)
         self._timers.cancel(_session_key(group, old_id))
         member.timer_at = None
-        self._update_settings(group, member, joining)
-        member.client_id, member.client_host = joining.client_id, joining.client_host
+        self._update_settings(group, member, joining_member)
+        member.client_id, member.client_host = joining_member.client_id, joining_member.client_host
         self._extend_session(group, member, member.session_timeout_ms)
         group.await_join(member, respond)
         logger.info("Static member %s of group %s rejoined as %s", instance_id, group.group_id, new_id)
@@ -230,10 +238,10 @@ class ClassicProtocol:
                 self._extend_session(group, member, member.session_timeout_ms)
                 return
             response = group.join_response(member)
-            if version >= SKIP_ASSIGNMENT_FROM:
+            if version >= MIN_SKIP_ASSIGNMENT_VERSION:
                 response.skip_assignment = group.leader_id == new_id
             else:
-                # A member that is named as the leader would compute an assignment that is not used.
+                # The member would compute an assignment if the response named it as the leader.
                 response.leader = old_leader or ""
                 response.members = []
             group.respond_to_join(member, response)
@@ -272,8 +280,8 @@ class ClassicProtocol:
         self._timers.schedule(_join_key(group), delay_ms, partial(self._on_initial_delay, group))
 
     def _on_initial_delay(self, group: ClassicGroup) -> Outcome:
-        """Delay the first rebalance again if members joined meanwhile. The total delay is at most
-        the rebalance timeout."""
+        """Delay the first rebalance again if members joined meanwhile, else complete the join. The
+        total delay is at most the rebalance timeout."""
         remaining = group.remaining_delay_ms or 0
         if group.new_member_added and remaining > 0:
             group.new_member_added = False
@@ -352,7 +360,7 @@ class ClassicProtocol:
             self._extend_session(group, member, member.session_timeout_ms)
             respond(group.sync_response(member))
             return NOTHING
-        # A member repeats a request after its connection was closed.
+        # The request is a retry after the connection was closed: fail the earlier request.
         group.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
         member.awaiting_sync = respond
         if group.leader_id != member.member_id:
@@ -408,15 +416,15 @@ class ClassicProtocol:
 
     # ---- LeaveGroup
 
-    def leave(self, group: ClassicGroup, leaving: Sequence[MemberIdentity]) -> Outcome:
+    def leave(self, group: ClassicGroup, leaving_members: Sequence[MemberIdentity]) -> Outcome:
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        responses = [self._remove_leaving(group, identity) for identity in leaving]
+        responses = [self._remove_leaving(group, identity) for identity in leaving_members]
         if all(response.error_code for response in responses):
             return Outcome(response=responses)
-        reasons = ", ".join(sorted({identity.reason for identity in leaving if identity.reason})) or "not given"
+        reasons = ", ".join(sorted({identity.reason for identity in leaving_members if identity.reason})) or "not given"
         member_ids = ", ".join(response.member_id for response in responses)
-        outcome = self._rebalance_after_removal(group, f"members left: {member_ids}, their reasons: {reasons}")
+        outcome = self._rebalance_after_removal(group, f"members left: {member_ids} (reasons: {reasons})")
         return outcome._replace(response=responses)
 
     def _remove_leaving(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
@@ -463,7 +471,7 @@ class ClassicProtocol:
             return NOTHING
         has_pending_request = member.awaiting_join is not None or member.awaiting_sync is not None
         if has_pending_request and not member.is_new:
-            # The member sends no heartbeats while its request is pending.
+            # A member sends no heartbeats while its request is pending.
             self._watch_session(group, member, member.session_timeout_ms)
             return NOTHING
         logger.info("Removing member %s of group %s: its session expired", member_id, group.group_id)
@@ -492,8 +500,8 @@ class ClassicProtocol:
     # ---- groups
 
     def remove(self, group: ClassicGroup) -> Outcome:
-        """Make the group DEAD. It is dropped when its tombstone is committed. Members that join
-        meanwhile must retry."""
+        """Make the group DEAD. The group is dropped when its tombstone is committed. Members that
+        join meanwhile must retry."""
         timestamp = group.state_timestamp
         self.on_unloaded(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -529,9 +537,9 @@ class ClassicProtocol:
         for member in list(group.members.values()):
             group.respond_to_join(member, join_error(member.member_id, code))
             group.respond_to_sync(member, SyncGroupResponse(error_code=int(code)))
-        self.drop_timers(group)
+        self.cancel_timers(group)
 
-    def drop_timers(self, group: ClassicGroup) -> None:
+    def cancel_timers(self, group: ClassicGroup) -> None:
         for member_id, member in group.members.items():
             self._timers.cancel(_session_key(group, member_id))
             member.timer_at = None
@@ -550,8 +558,8 @@ def group_error(error: KafkaError) -> ErrorCode:
 
 def _warn_on_error(group: ClassicGroup, error: KafkaError | None) -> None:
     if error is not None:
-        # The next coordinator loads the previous generation, and the sessions of its members
-        # expire.
+        # After a failover, the coordinator loads the previous generation, and the sessions of its
+        # members expire.
         logger.warning("Cannot write the empty state of group %s: %s", group.group_id, error.message)
 
 

@@ -16,7 +16,7 @@ class GroupConfig:
     max_size: int = 0x7FFFFFFF
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    offsets_retention_check_ms: int = 600_000
+    offsets_retention_check_interval_ms: int = 600_000
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @classmethod
@@ -28,6 +28,6 @@ class GroupConfig:
             max_size=settings.group_max_size,
             offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
-            offsets_retention_check_ms=settings.offsets_retention_check_interval_ms,
+            offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
             consumer=ConsumerConfig.of(settings, group_values),
         )

@@ -25,8 +25,8 @@ SyncCallback = Callable[[SyncGroupResponse], None]
 
 
 class OffsetCommit(NamedTuple):
-    """A request to commit offsets. `generation` is the generation or the member epoch. The rules of
-    `version` of OffsetCommit apply."""
+    """A request to commit offsets. `generation` is the generation id or the member epoch. `version`
+    is the version of OffsetCommit whose rules apply."""
 
     group_id: str
     member_id: str
@@ -47,7 +47,8 @@ class OffsetExpiry(NamedTuple):
 
 
 class Group(Protocol):
-    """The state of one group. The `check_` methods raise KafkaError."""
+    """The state of one group. A `check_` method raises KafkaError if the operation is not
+    allowed."""
 
     type: str
     group_id: str
@@ -82,7 +83,7 @@ class Group(Protocol):
     def subscribes_to(self, topic: str) -> bool: ...
 
     def offset_expiry(self) -> OffsetExpiry | None:
-        """Return None if no offset of the group may expire now."""
+        """Return which offsets of the group may expire, or None if no offset may expire now."""
         ...
 
 
@@ -104,7 +105,7 @@ class GroupProtocol(Protocol):
 
     def heartbeat(self, group: Any, request: HeartbeatRequest) -> None: ...
 
-    def leave(self, group: Any, leaving: Sequence[MemberIdentity]) -> Outcome:
+    def leave(self, group: Any, leaving_members: Sequence[MemberIdentity]) -> Outcome:
         """Remove members. The response of the outcome is a list of MemberResponse."""
         ...
 

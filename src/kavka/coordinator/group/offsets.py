@@ -3,10 +3,11 @@
 Rules:
 - A committed offset is the offset of the next record that the group reads in a partition. The last
   commit wins, even if its offset is lower.
-- A commit in a transaction is pending and not visible until the transaction ends. A client that
-  requires stable offsets must retry. A later commit outside the transaction supersedes it.
+- A commit in a transaction is pending and not visible until the transaction ends. Until then,
+  a client that requires stable offsets must retry its fetch. A later commit outside the transaction
+  supersedes the pending commit.
 - Offsets expire `offsets.retention.minutes` after the group became empty. For a group that never
-  had members, and for topics that the group no longer subscribes to, this time starts at the
+  had members, and for topics that the group no longer subscribes to, the retention starts at the
   commit. OffsetCommit versions 2 to 4 may set another retention time. An offset that an open
   transaction may change does not expire.
 
@@ -29,8 +30,8 @@ OffsetKey = tuple[str, str, int]
 
 
 class PendingOffset(NamedTuple):
-    """A commit in an open transaction. `order` is its position among the pending commits of the
-    shard. `value` is None if a later commit has superseded this commit. The partition is unstable
+    """A commit in an open transaction. `order` numbers the pending commits of the shard in log
+    order. `value` is None if a later commit has superseded this commit. The partition is unstable
     until the transaction ends."""
 
     order: int
@@ -43,9 +44,9 @@ class OffsetStore:
 
     _journal: Journal
     _groups: dict[str, dict[TopicPartitionKey, CommittedOffset]] = field(init=False, default_factory=dict)
-    # By producer id.
+    # Pending offsets by producer id.
     _pending: dict[int, dict[OffsetKey, PendingOffset]] = field(init=False, default_factory=dict)
-    # The producers whose open transactions may change the offset.
+    # The ids of the producers whose open transactions may change an offset.
     _unstable: dict[OffsetKey, frozenset[int]] = field(init=False, default_factory=dict)
     # Number of pending commits so far.
     _order: int = field(init=False, default=0)
@@ -60,7 +61,7 @@ class OffsetStore:
         return self._groups.get(group, {})
 
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction may change the offset."""
+        """Return whether an open transaction may change the offset."""
         return bool(self._unstable) and (group, topic, partition) in self._unstable
 
     def has_pending(self, group: str) -> bool:
@@ -104,11 +105,11 @@ class OffsetStore:
                 self._journal.put(self._pending[producer_id], key, PendingOffset(pending.order, None))
 
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
-        ended = self._pending.get(producer_id)
-        if ended is None:
+        pending_offsets = self._pending.get(producer_id)
+        if pending_offsets is None:
             return
         self._journal.drop(self._pending, producer_id)
-        for key, pending in ended.items():
+        for key, pending in pending_offsets.items():
             other_producers = self._unstable.get(key, frozenset()) - {producer_id}
             put_or_drop(self._journal, self._unstable, key, other_producers or None)
             if commit and pending.value is not None:

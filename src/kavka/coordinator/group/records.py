@@ -28,10 +28,10 @@ from kavka.protocol.messages.offsets_topic import (
 from kavka.protocol.primitives import ZERO_UUID, ProtocolError, TopMessage
 from kavka.records.batch import Buffer
 
-OFFSET_COMMIT_KEY = 1
-OFFSET_COMMIT_VALUE = 4
-OFFSET_COMMIT_VALUE_WITH_EXPIRY = 1
-GROUP_METADATA_VALUE = 3
+OFFSET_COMMIT_KEY_VERSION = 1
+OFFSET_COMMIT_VALUE_VERSION = 4
+OFFSET_COMMIT_VALUE_WITH_EXPIRY_VERSION = 1
+GROUP_METADATA_VALUE_VERSION = 3
 
 _VERSION = Struct(">h")
 _pack_key_start = Struct(">hh").pack
@@ -41,14 +41,14 @@ _pack_value_start = Struct(">hqiB").pack
 _pack_value_without_metadata = Struct(">hqiBqBBB16s").pack
 _pack_timestamp = Struct(">qB").pack
 _pack_timestamp_and_id = Struct(">qBBB16s").pack
-_ONE_BYTE_UVARINT = 128
-# Groups commit to the same partitions repeatedly.
-_CACHED_KEYS = 16_384
+_MIN_TWO_BYTE_UVARINT = 128
+# Groups commit offsets for the same partitions repeatedly.
+_MAX_CACHED_KEYS = 16_384
 
 
 class CommittedOffset(NamedTuple):
-    """A group's position in one partition. `topic_id` is zero if unknown (older clients and
-    records)."""
+    """A group's committed offset for one partition. `topic_id` is zero if unknown (older clients
+    and records)."""
 
     offset: int
     leader_epoch: int
@@ -66,7 +66,7 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """A classic group: its generation with members and assignments."""
+    """The last generation of a classic group, with its members and their assignments."""
 
     group: str
     value: GroupMetadataValue | None
@@ -75,13 +75,13 @@ class GroupRecord(NamedTuple):
 Encoded = tuple[bytes, bytes | None]
 
 
-@lru_cache(_CACHED_KEYS)
+@lru_cache(_MAX_CACHED_KEYS)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
     group_id = group.encode()
     topic_name = topic.encode()
     return b"".join(
         (
-            _pack_key_start(OFFSET_COMMIT_KEY, len(group_id)),
+            _pack_key_start(OFFSET_COMMIT_KEY_VERSION, len(group_id)),
             group_id,
             _pack_length(len(topic_name)),
             topic_name,
@@ -98,18 +98,26 @@ def encode_offset(record: OffsetRecord) -> Encoded:
     offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
     text = metadata.encode()
     size = len(text) + 1
-    if expire_timestamp != -1 or size >= _ONE_BYTE_UVARINT:
+    if expire_timestamp != -1 or size >= _MIN_TWO_BYTE_UVARINT:
         return key, _encode_offset_value(committed)
-    number = topic_id.int
-    if not number:
+    topic_id_int = topic_id.int
+    if not topic_id_int:
         tail = _pack_timestamp(commit_timestamp, 0)
     elif size == 1:
         return key, _pack_value_without_metadata(
-            OFFSET_COMMIT_VALUE, offset, leader_epoch, 1, commit_timestamp, 1, 0, 16, number.to_bytes(16, "big")
+            OFFSET_COMMIT_VALUE_VERSION,
+            offset,
+            leader_epoch,
+            1,
+            commit_timestamp,
+            1,
+            0,
+            16,
+            topic_id_int.to_bytes(16, "big"),
         )
     else:
-        tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, number.to_bytes(16, "big"))
-    return key, b"".join((_pack_value_start(OFFSET_COMMIT_VALUE, offset, leader_epoch, size), text, tail))
+        tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, topic_id_int.to_bytes(16, "big"))
+    return key, b"".join((_pack_value_start(OFFSET_COMMIT_VALUE_VERSION, offset, leader_epoch, size), text, tail))
 
 
 def _encode_offset_value(committed: CommittedOffset) -> bytes:
@@ -122,7 +130,7 @@ def _encode_offset_value(committed: CommittedOffset) -> bytes:
         topic_id=committed.topic_id,
     )
     has_expiry = committed.expire_timestamp != -1
-    return encode_message(value, OFFSET_COMMIT_VALUE_WITH_EXPIRY if has_expiry else OFFSET_COMMIT_VALUE)
+    return encode_message(value, OFFSET_COMMIT_VALUE_WITH_EXPIRY_VERSION if has_expiry else OFFSET_COMMIT_VALUE_VERSION)
 
 
 def encode_message(message: Any, version: int) -> bytes:
@@ -154,7 +162,10 @@ def _decode_value(value_type: type[TopMessage], value: Buffer) -> Any:
 
 # Encoders by record class, decoders by key version. `register` adds the other record types.
 ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset}
-DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {0: decode_offset, OFFSET_COMMIT_KEY: decode_offset}
+DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {
+    0: decode_offset,
+    OFFSET_COMMIT_KEY_VERSION: decode_offset,
+}
 
 
 def register(
@@ -188,7 +199,7 @@ def _unchanged(message: Any) -> Any:
     return message
 
 
-register(GroupRecord, GroupMetadataKey, GroupMetadataValue, _unchanged, _unchanged, GROUP_METADATA_VALUE)
+register(GroupRecord, GroupMetadataKey, GroupMetadataValue, _unchanged, _unchanged, GROUP_METADATA_VALUE_VERSION)
 
 
 def encode(record: Any) -> Encoded:
@@ -199,7 +210,7 @@ def decode(key: Buffer, value: Buffer | None) -> Any | None:
     """Return the record, or None if its type is unknown. Raises ProtocolError if the bytes are
     invalid."""
     if len(key) < 2 or (value is not None and len(value) < 2):
-        raise ProtocolError("the record has no version")
+        raise ProtocolError("the key or the value has no version")
     (version,) = _VERSION.unpack_from(key, 0)
     decoder = DECODERS.get(version)
     return decoder(version, key, value) if decoder is not None else None

@@ -42,8 +42,8 @@ _TXN_COMMIT_VERSION = 8
 class GroupCoordinator:
     """Owns the shards of `__consumer_offsets` that this broker leads.
 
-    All methods run on the loop thread. The methods for requests return the response or a future of
-    it, and raise errors.
+    All methods run on the event loop. The methods for requests return the response or a future of
+    the response, and raise KafkaError.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GroupCoordinator:
     # ---- start and stop
 
     def start(self) -> None:
-        self._expiry = self._loop.call_later(self.config.offsets_retention_check_ms / 1000, self._expire)
+        self._expiry = self._loop.call_later(self.config.offsets_retention_check_interval_ms / 1000, self._expire)
 
     def stop(self) -> None:
         if self._expiry is not None:
@@ -107,7 +107,7 @@ class GroupCoordinator:
         self.runtime.close()
 
     def _expire(self) -> None:
-        for host in self.runtime.active():
+        for host in self.runtime.active_hosts():
             host.submit_background(host.shard.expire())
         self.start()
 
@@ -119,19 +119,20 @@ class GroupCoordinator:
     def on_topics_deleted(self, topics: Iterable[str]) -> None:
         deleted = frozenset(topics)
         if deleted:
-            for host in self.runtime.active():
+            for host in self.runtime.active_hosts():
                 host.submit_background(host.shard.delete_offsets_of_topics(deleted))
 
     def on_group_settings(self, group_id: str) -> None:
-        """Apply changed settings of the group. A group that is not loaded reads them later."""
+        """Apply changed settings of the group. Do nothing if the group is not loaded: it reads its
+        settings later."""
         with contextlib.suppress(KafkaError):
             self.host(group_id).shard.consumer.on_settings(group_id)
 
     # ---- shards
 
     def host(self, group_id: str) -> ShardHost[GroupShard]:
-        """Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the
-        group."""
+        """Return the host of the group's shard. Raises NOT_COORDINATOR or
+        COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the group."""
         return self.runtime.host(self.topic.partition_of(group_id))
 
     def run(self, group_id: str, operation: Callable[..., Outcome], *args: Any) -> Any:
@@ -210,7 +211,8 @@ class GroupCoordinator:
         return host.append(records, response)
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any) -> Any:
-        """Write pending offsets. They take effect with the transaction's commit marker."""
+        """Write pending offsets. They take effect when the commit marker of the transaction is
+        written."""
         host = self.host(request.group_id)
         commit = OffsetCommit(
             request.group_id,
@@ -225,7 +227,8 @@ class GroupCoordinator:
         return host.append_in_transaction(records, response, request.producer_id, request.producer_epoch)
 
     def producer_entry(self, group_id: str, producer_id: int) -> Any:
-        """Return the state of a producer in the group's partition, or None if there is none."""
+        """Return the state of a producer in the group's partition, or None if the partition has no
+        state of this producer."""
         log = self.host(group_id).partition.log
         return None if log is None else log.producer_states.entries.get(producer_id)
 
@@ -248,15 +251,15 @@ class GroupCoordinator:
         state_filter = frozenset(state.lower() for state in states)
         type_filter = frozenset(group_type.lower() for group_type in types)
         groups: list[ListedGroup] = []
-        for host in self.runtime.active():
+        for host in self.runtime.active_hosts():
             groups += host.shard.list(state_filter, type_filter)
         return groups
 
     def _count_groups(self) -> float:
-        return float(sum(len(host.shard.groups) for host in self.runtime.active()))
+        return float(sum(len(host.shard.groups) for host in self.runtime.active_hosts()))
 
     def _count_offsets(self) -> float:
-        return float(sum(host.shard.offsets.count() for host in self.runtime.active()))
+        return float(sum(host.shard.offsets.count() for host in self.runtime.active_hosts()))
 
 
 def _set_result(future: asyncio.Future[Any]) -> Callable[[Any], None]:

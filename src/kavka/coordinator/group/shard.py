@@ -41,7 +41,7 @@ from kavka.protocol.primitives import ZERO_UUID
 
 
 class GroupShard:
-    """Owns the groups and offsets of one partition. The runtime's host is the only caller."""
+    """Owns the groups and offsets of one partition. Only `ShardHost` may call it."""
 
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
@@ -113,10 +113,10 @@ class GroupShard:
         self._protocols[group.type].heartbeat(group, request)
 
     def leave(self, request: LeaveGroupRequest, version: int) -> Outcome:
-        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
+        identities = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
         group = self.groups.get(request.group_id)
         if group is not None:
-            outcome = self._protocols[group.type].leave(group, leaving)
+            outcome = self._protocols[group.type].leave(group, identities)
         else:
             code = int(ErrorCode.UNKNOWN_MEMBER_ID)
             outcome = Outcome(
@@ -124,7 +124,7 @@ class GroupShard:
                     MemberResponse(
                         member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
                     )
-                    for identity in leaving
+                    for identity in identities
                 ]
             )
         members: Sequence[MemberResponse] = outcome.response
@@ -190,7 +190,7 @@ class GroupShard:
         return offset_records
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Raise an error if this member may not read the offsets of the group."""
+        """Raise KafkaError if this member may not fetch the offsets of the group."""
         group = self.groups.get(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
@@ -198,8 +198,8 @@ class GroupShard:
     def fetch_offset(
         self, group_id: str, topic: str, partition: int, require_stable: bool, topic_id: Any = ZERO_UUID
     ) -> CommittedOffset | None:
-        """Return the committed offset. Raises UNSTABLE_OFFSET_COMMIT if `require_stable` is set and
-        an open transaction may change the offset."""
+        """Return the committed offset, or None if there is none. Raises UNSTABLE_OFFSET_COMMIT if
+        `require_stable` is set and an open transaction may change the offset."""
         if require_stable and self.offsets.is_unstable(group_id, topic, partition):
             raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         offset = self.offsets.get(group_id, topic, partition)
@@ -215,8 +215,8 @@ class GroupShard:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> tuple[list[OffsetRecord], set[str]]:
-        """Return the tombstones, and the subscribed topics. Offsets of subscribed topics are not
-        deleted."""
+        """Return the tombstones, and the topics that the group subscribes to. The offsets of these
+        topics are not deleted."""
         group = self._existing_group(group_id)
         group.check_offset_delete()
         subscribed = {topic for topic, _ in partitions if not group.is_empty and group.subscribes_to(topic)}
@@ -232,7 +232,7 @@ class GroupShard:
         return Outcome(self.offsets.tombstones_of_topics(topics), atomic=False)
 
     def expire(self) -> Outcome:
-        """Remove expired offsets, and empty groups without offsets."""
+        """Return the outcome that removes expired offsets, and empty groups without offsets."""
         now = self._clock.now_ms()
         tombstones: list[Any] = []
         removable: list[Group] = []
@@ -272,8 +272,8 @@ class GroupShard:
         return describe_classic_group(self.classic.group(group_id))
 
     def list(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """List the groups that match both filters, which are in lower case. An empty filter matches
-        all groups."""
+        """Return the groups that match both filters. The filters are in lower case. An empty filter
+        matches all groups."""
         return [
             ListedGroup(
                 group_id=group.group_id,

@@ -78,8 +78,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class Member:
-    """One member. `awaiting_join` and `awaiting_sync` complete a pending JoinGroup or SyncGroup of
-    the member."""
+    """One member. `awaiting_join` and `awaiting_sync` are the callbacks that complete the pending
+    JoinGroup and SyncGroup of the member."""
 
     member_id: str
     instance_id: str | None
@@ -102,6 +102,8 @@ class Member:
         return self.instance_id is not None
 
     def metadata(self, protocol: str) -> bytes:
+        """Return the metadata for a protocol. Raises INCONSISTENT_GROUP_PROTOCOL if the member does
+        not support it."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -117,8 +119,8 @@ class Member:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClassicGroup:
-    """Owns the members and the state of one group. Only `ClassicProtocol` and migrations change
-    it."""
+    """Owns the members and the state of one group. Only `ClassicProtocol` and `ConsumerGroups`
+    (migrations) change the group."""
 
     type = "classic"
 
@@ -142,10 +144,10 @@ class ClassicGroup:
     # Member ids of members that have not sent SyncGroup in this generation.
     pending_sync: set[str] = field(init=False, default_factory=set)
     new_member_added: bool = field(init=False, default=False)
-    # How much longer the first rebalance of an empty group may be delayed. None if it is not
-    # delayed.
+    # How much longer the first rebalance of an empty group may be delayed. None if the rebalance is
+    # not delayed.
     remaining_delay_ms: int | None = field(init=False, default=None)
-    # None if the members are not consumers or their metadata cannot be parsed.
+    # The topics of all members. None if they are not consumers or their metadata cannot be parsed.
     subscribed_topics: frozenset[str] | None = field(init=False, default=None)
 
     # ---- records
@@ -154,17 +156,19 @@ class ClassicGroup:
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
         group = cls(group_id, None if value.current_state_timestamp < 0 else value.current_state_timestamp)
         protocol = value.protocol or ""
-        for stored in value.members:
+        for stored_member in value.members:
             member = Member(
-                stored.member_id,
-                stored.group_instance_id,
-                stored.client_id,
-                stored.client_host,
+                stored_member.member_id,
+                stored_member.group_instance_id,
+                stored_member.client_id,
+                stored_member.client_host,
                 # Version 0 has no rebalance timeout.
-                stored.rebalance_timeout if stored.rebalance_timeout != -1 else stored.session_timeout,
-                stored.session_timeout,
-                ((protocol, bytes(stored.subscription)),),
-                bytes(stored.assignment),
+                stored_member.rebalance_timeout
+                if stored_member.rebalance_timeout != -1
+                else stored_member.session_timeout,
+                stored_member.session_timeout,
+                ((protocol, bytes(stored_member.subscription)),),
+                bytes(stored_member.assignment),
             )
             group.add(member, value.protocol_type)
         group.generation = value.generation
@@ -201,10 +205,11 @@ class ClassicGroup:
 
     # ---- states
 
-    def transition(self, to: State, now_ms: int) -> None:
-        if to not in TRANSITIONS[self.state]:
-            raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {to.value}")
-        self.state = to
+    def transition(self, new_state: State, now_ms: int) -> None:
+        """Raises RuntimeError if the transition is not allowed."""
+        if new_state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"group {self.group_id} cannot change from {self.state.value} to {new_state.value}")
+        self.state = new_state
         self.state_timestamp = now_ms
 
     @property
@@ -261,7 +266,7 @@ class ClassicGroup:
         member = self.members[old_id]
         self.respond_to_join(member, join_error(old_id, ErrorCode.FENCED_INSTANCE_ID))
         self.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.FENCED_INSTANCE_ID)))
-        # Listings and leader elections use the order of the members: keep it.
+        # Keep the order of the members: listings and leader elections use it.
         members = {(new_id if key == old_id else key): value for key, value in self.members.items()}
         self.members.clear()
         self.members.update(members)
@@ -308,7 +313,8 @@ class ClassicGroup:
         return False
 
     def await_join(self, member: Member, respond: JoinCallback) -> None:
-        """Store the callback of a JoinGroup. An earlier pending request of the member fails."""
+        """Store the callback of a JoinGroup. An earlier pending JoinGroup of the member fails with
+        REBALANCE_IN_PROGRESS."""
         self.respond_to_join(member, join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
         self.awaiting_join_count += 1
         member.awaiting_join = respond
@@ -360,8 +366,8 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Return whether a member with these protocols may join: all members must support one
-        common protocol."""
+        """Return whether a member with these protocols may join: all members, including the new
+        member, must support a common protocol."""
         if self.state is EMPTY or not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:

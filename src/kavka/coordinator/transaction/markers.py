@@ -33,31 +33,33 @@ from kavka.replication.replica_manager import ReplicaManager
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF = Backoff(20, 1_000, jitter=0)
-# How long a broker that has just started waits for the metadata of all topics before it considers
-# an unknown topic deleted.
-TOPIC_DISCOVERY_S = 5.0
+# The maximum time that a broker which has just started waits for the metadata of all topics. Then
+# it considers unknown topics deleted.
+MAX_TOPIC_DISCOVERY_S = 5.0
 
 Results = dict[TopicPartition, ErrorCode]
-Done = Callable[[Results], None]
+OnResults = Callable[[Results], None]
 
 
 class Marker(NamedTuple):
-    """A marker of one transaction. `version` is the transaction version. From version 2 on, the
-    epoch of the marker is higher than the epoch of the records."""
+    """The end marker of one transaction. From `transaction_version` 2 on, the epoch of the marker
+    is higher than the epoch of the records."""
 
     producer_id: int
     epoch: int
     commit: bool
     coordinator_epoch: int
-    version: int = 0
+    transaction_version: int = 0
 
 
 class MarkerChannel(Protocol):
     """The connection to other brokers. It may combine requests to the same broker."""
 
-    def write_markers(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
-        """Call `done` with an error code for every partition: NETWORK_EXCEPTION if the broker is
-        unreachable."""
+    def write_markers(
+        self, broker_id: int, marker: Marker, partitions: list[TopicPartition], on_results: OnResults
+    ) -> None:
+        """Call `on_results` with an error code for every partition: NETWORK_EXCEPTION if the broker
+        is unreachable."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -72,18 +74,18 @@ class LocalMarkers:
     def has_replica(self, tp: TopicPartition) -> bool:
         return tp in self._replicas.partitions
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: Done) -> None:
-        """Write the marker, and call `done` when every partition has committed it or failed. If all
-        partitions commit at once, `done` is called before this method returns."""
-        producer_id, epoch, commit, coordinator_epoch, version = marker
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], on_results: OnResults) -> None:
+        """Write the marker. Call `on_results` when it is committed or has failed in every
+        partition: before this method returns, if no partition has to wait."""
+        producer_id, epoch, commit, coordinator_epoch, transaction_version = marker
         batch = end_marker(commit, producer_id, epoch, coordinator_epoch, self._clock.now_ms())
-        write = _MarkerWrite(done)
+        write = _MarkerWrite(on_results)
         for tp in partitions:
             try:
                 partition = self._replicas.leader(*tp)
                 assert partition.log is not None
-                if version >= EPOCH_BUMP_VERSION:
-                    partition.log.producer_states.check_raised_epoch(producer_id, epoch)
+                if transaction_version >= EPOCH_BUMP_VERSION:
+                    partition.log.producer_states.check_bumped_epoch(producer_id, epoch)
                 if self._offsets is not None and tp.topic == self._offsets.topic:
                     host = self._offsets.host(tp.partition)
                     write.add_future(tp, host.end_transaction(producer_id, epoch, coordinator_epoch, commit))
@@ -107,10 +109,10 @@ def _append(partition: Partition, batch: bytearray) -> int:
 
 @dataclass(slots=True, eq=False, repr=False)
 class _MarkerWrite:
-    """The write of one marker to partitions of this broker, until all of them have committed it. It
-    is in the purgatory of the pending partitions."""
+    """The write of one marker to partitions of this broker. It is in the purgatory of each
+    partition until the marker is committed there."""
 
-    _done: Done
+    _on_results: OnResults
     results: Results = field(init=False, default_factory=dict)
     # Pending partitions, with the offset that the high watermark has to reach.
     _partitions: dict[Partition, tuple[TopicPartition, int]] = field(init=False, default_factory=dict)
@@ -119,7 +121,7 @@ class _MarkerWrite:
     _is_started: bool = field(init=False, default=False)
 
     def add_partition(self, tp: TopicPartition, partition: Partition, end_offset: int) -> None:
-        if partition.has(end_offset, True):
+        if partition.has_reached(end_offset, True):
             self.results[tp] = ErrorCode.NONE
         else:
             self._partitions[partition] = (tp, end_offset)
@@ -130,37 +132,37 @@ class _MarkerWrite:
             self.results[tp] = _code_of(future)
         else:
             self._futures.add(tp)
-            future.add_done_callback(partial(self._future_done, tp))
+            future.add_done_callback(partial(self._on_future, tp))
 
     def start(self) -> None:
-        """Called after all partitions are added."""
+        """Allow the write to complete. Called after all partitions are added."""
         self._is_started = True
-        self._finish()
+        self._finish_if_complete()
 
     def check(self, partition: Partition) -> None:
         pending = self._partitions.get(partition)
-        if pending is not None and partition.has(pending[1], True):
-            self._partition_done(partition, ErrorCode.NONE)
+        if pending is not None and partition.has_reached(pending[1], True):
+            self._on_partition(partition, ErrorCode.NONE)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
         if partition in self._partitions:
-            self._partition_done(partition, code)
+            self._on_partition(partition, code)
 
-    def _partition_done(self, partition: Partition, code: ErrorCode) -> None:
+    def _on_partition(self, partition: Partition, code: ErrorCode) -> None:
         partition.pending_appends.discard(self)
         tp, _ = self._partitions.pop(partition)
         self.results[tp] = code
-        self._finish()
+        self._finish_if_complete()
 
-    def _future_done(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
+    def _on_future(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
         self._futures.discard(tp)
         self.results[tp] = _code_of(future)
-        self._finish()
+        self._finish_if_complete()
 
-    def _finish(self) -> None:
+    def _finish_if_complete(self) -> None:
         if self._is_started and not self._partitions and not self._futures:
             self._is_started = False
-            self._done(self.results)
+            self._on_results(self.results)
 
 
 def _code_of(future: asyncio.Future[Any]) -> ErrorCode:
@@ -176,7 +178,7 @@ def _code_of(future: asyncio.Future[Any]) -> ErrorCode:
 class MarkerSender:
     """Sends the markers of this broker's coordinator to the partition leaders.
 
-    While the metadata cache does not contain `__transaction_state`, it is incomplete, and no
+    A metadata cache without `__transaction_state` is incomplete. Until it contains the topic, no
     unknown partition is considered deleted.
     """
 
@@ -192,11 +194,11 @@ class MarkerSender:
         marker: Marker,
         partitions: Iterable[TopicPartition],
         is_needed: Callable[[], bool],
-        done: Callable[[], None],
+        on_written: Callable[[], None],
     ) -> None:
-        """Call `done` when every partition has its marker or is deleted. `done` is not called if
-        `is_needed` becomes false or a newer coordinator ends the transaction."""
-        _Sending(self, marker, set(partitions), is_needed, done).send_round()
+        """Call `on_written` when every partition has its marker or is deleted. `on_written` is not
+        called if `is_needed` becomes false or a newer coordinator ends the transaction."""
+        _MarkerDelivery(self, marker, set(partitions), is_needed, on_written).send_round()
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Return the partitions by leader. The leader is -1 if it is unknown or there is none."""
@@ -214,20 +216,20 @@ class MarkerSender:
         return (
             self._cache.partition_state(*tp) is None
             and not self.local.has_replica(tp)
-            and self.loop.time() - self._cache_ready_at >= TOPIC_DISCOVERY_S
+            and self.loop.time() - self._cache_ready_at >= MAX_TOPIC_DISCOVERY_S
         )
 
-    def write(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
+    def write(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], on_results: OnResults) -> None:
         if broker_id == self._broker_id:
-            self.local.write(marker, partitions, done)
+            self.local.write(marker, partitions, on_results)
         elif broker_id >= 0 and self.channel is not None:
-            self.channel.write_markers(broker_id, marker, partitions, done)
+            self.channel.write_markers(broker_id, marker, partitions, on_results)
         else:
-            done(dict.fromkeys(partitions, ErrorCode.LEADER_NOT_AVAILABLE))
+            on_results(dict.fromkeys(partitions, ErrorCode.LEADER_NOT_AVAILABLE))
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class _Sending:
+class _MarkerDelivery:
     """Sends the marker of one transaction to its partitions, in rounds. `_remaining` are the
     partitions without the marker."""
 
@@ -235,7 +237,7 @@ class _Sending:
     _marker: Marker
     _remaining: set[TopicPartition]
     _is_needed: Callable[[], bool]
-    _done: Callable[[], None]
+    _on_written: Callable[[], None]
     _in_flight: int = field(init=False, default=0)
     _rounds: int = field(init=False, default=0)
     _is_fenced: bool = field(init=False, default=False)
@@ -244,7 +246,7 @@ class _Sending:
         if not self._is_needed():
             return
         by_leader = self._sender.by_leader(self._remaining)
-        # The extra count keeps synchronous results from ending the round before all requests are
+        # The extra count prevents synchronous results from ending the round before all requests are
         # sent.
         self._in_flight = len(by_leader) + 1
         for broker_id, partitions in by_leader.items():
@@ -263,7 +265,7 @@ class _Sending:
         if self._in_flight or self._is_fenced or not self._is_needed():
             return
         if not self._remaining:
-            self._done()
+            self._on_written()
             return
         self._rounds += 1
         self._sender.loop.call_later(RETRY_BACKOFF.delay(self._rounds), self.send_round)

@@ -19,8 +19,8 @@ from kavka.coordinator.operations import NOTHING, Timers
 from kavka.coordinator.runtime import Runtime
 from kavka.coordinator.shard_host import ShardHost
 from kavka.coordinator.transaction.config import TransactionConfig
-from kavka.coordinator.transaction.markers import Done, LocalMarkers, Marker, MarkerChannel, MarkerSender
-from kavka.coordinator.transaction.shard import NeedsProducerId, Producer, TransactionShard
+from kavka.coordinator.transaction.markers import LocalMarkers, Marker, MarkerChannel, MarkerSender, OnResults
+from kavka.coordinator.transaction.shard import NeedsProducerId, ProducerIdAndEpoch, TransactionShard
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION, PREPARE_COMMIT, State, Transaction
 from kavka.metadata.store import StoreUnavailable
 from kavka.replication.metadata_cache import MetadataCache
@@ -29,7 +29,7 @@ from kavka.replication.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-RETRY_COMPLETION_S = 0.1
+COMPLETION_RETRY_DELAY_S = 0.1
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
@@ -56,8 +56,8 @@ class TransactionChannel(MarkerChannel, Protocol):
 class TransactionCoordinator:
     """Owns the shards of `__transaction_state` that this broker leads.
 
-    All methods run on the loop thread. The methods for requests return the response, or a future or
-    coroutine of it. The call or the awaitable raises errors.
+    All methods run on the event loop. The methods for requests return the response, or a future or
+    coroutine of the response. The call or the awaitable raises KafkaError.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class TransactionCoordinator:
         create_topic: CreateTopic,
         offsets: Runtime[Any] | None = None,
         channel: TransactionChannel | None = None,
-        version: Callable[[], int] = lambda: EPOCH_BUMP_VERSION,
+        transaction_version: Callable[[], int] = lambda: EPOCH_BUMP_VERSION,
         metrics: Registry | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`offsets` is the group coordinator's runtime. `version` returns the finalized level of
-        `transaction.version`."""
+        """`offsets` is the group coordinator's runtime. `transaction_version` returns the finalized
+        level of the feature `transaction.version`."""
         self._loop = loop or asyncio.get_running_loop()
         self._clock = clock
         self._broker_id = broker_id
         self._producer_ids = producer_ids
         self.channel = channel
-        self._version = version
+        self._transaction_version = transaction_version
         self.config = TransactionConfig.of(settings)
         # A single node can have only one replica.
         is_cluster = bool(settings.zookeeper_connect)
@@ -125,14 +125,14 @@ class TransactionCoordinator:
             metrics.gauge("kavka_transactional_ids", "Transactional ids that this broker keeps", read=self._count)
 
     def _make_shard(self, timers: Timers) -> TransactionShard:
-        return TransactionShard(self._clock, timers, self.config, self._end, self._version)
+        return TransactionShard(self._clock, timers, self.config, self._end, self._transaction_version)
 
     # ---- start and stop
 
     def start(self) -> None:
         self._timers = [
-            self._loop.call_later(self.config.abort_check_ms / 1000, self._abort_timed_out),
-            self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire),
+            self._loop.call_later(self.config.abort_check_interval_ms / 1000, self._abort_timed_out),
+            self._loop.call_later(self.config.expiration_check_interval_ms / 1000, self._expire),
         ]
 
     def stop(self) -> None:
@@ -142,15 +142,15 @@ class TransactionCoordinator:
         self.runtime.close()
 
     def _abort_timed_out(self) -> None:
-        self._timers[0] = self._loop.call_later(self.config.abort_check_ms / 1000, self._abort_timed_out)
-        for host in self.runtime.active():
+        self._timers[0] = self._loop.call_later(self.config.abort_check_interval_ms / 1000, self._abort_timed_out)
+        for host in self.runtime.active_hosts():
             for outcome in host.shard.abort_timed_out():
                 logger.info("Aborting the transaction of %s: it has timed out", outcome.records[0].transactional_id)
                 host.submit_background(outcome)
 
     def _expire(self) -> None:
-        self._timers[1] = self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire)
-        for host in self.runtime.active():
+        self._timers[1] = self._loop.call_later(self.config.expiration_check_interval_ms / 1000, self._expire)
+        for host in self.runtime.active_hosts():
             host.submit_background(host.shard.expire())
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
@@ -159,8 +159,8 @@ class TransactionCoordinator:
     # ---- shards
 
     def host(self, transactional_id: str) -> ShardHost[TransactionShard]:
-        """Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the
-        id."""
+        """Return the host of the id's shard. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS
+        if this broker cannot serve the id."""
         return self.runtime.host(self.topic.partition_of(transactional_id))
 
     # ---- producers
@@ -176,7 +176,7 @@ class TransactionCoordinator:
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None = None
-    ) -> Producer:
+    ) -> ProducerIdAndEpoch:
         new_producer_id: int | None = None
         while True:
             host = self._checked_host(transactional_id)
@@ -185,7 +185,7 @@ class TransactionCoordinator:
             except NeedsProducerId:
                 new_producer_id = await self.new_producer_id()
                 continue
-            producer: Producer = await host.submit(outcome)
+            producer: ProducerIdAndEpoch = await host.submit(outcome)
             if producer.error is not ErrorCode.NONE:
                 raise KafkaError(producer.error)
             return producer
@@ -203,13 +203,15 @@ class TransactionCoordinator:
         producer_id: int,
         epoch: int,
         partitions: Iterable[TopicPartition],
-        client_version: int = 0,
+        client_transaction_version: int = 0,
         response: Any = None,
     ) -> Any:
-        """Return `response`, or a future of it that completes when the partitions are committed to
-        the coordinator's log."""
+        """Return `response`, or a future of `response` that completes when the partitions are
+        committed to the coordinator's log."""
         host = self._checked_host(transactional_id)
-        outcome = host.shard.add_partitions(transactional_id, producer_id, epoch, partitions, client_version)
+        outcome = host.shard.add_partitions(
+            transactional_id, producer_id, epoch, partitions, client_transaction_version
+        )
         if outcome is NOTHING:
             return host.read(lambda _: response)
         return host.append(outcome.records, response)
@@ -217,7 +219,7 @@ class TransactionCoordinator:
     def missing_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition]
     ) -> frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]]:
-        """Return the partitions that are not in the producer's transaction."""
+        """Return the partitions that are not in the producer's transaction, or a future of them."""
         host = self._checked_host(transactional_id)
         host.write_open_batch()
         missing: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = host.read(
@@ -228,11 +230,10 @@ class TransactionCoordinator:
     def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, add: bool
     ) -> frozenset[TopicPartition] | Awaitable[frozenset[TopicPartition]]:
-        """Return the partitions that are not in the producer's transaction. The leader of the
-        partitions calls this before it appends records.
+        """Return the partitions that are not in the producer's transaction, or an awaitable of
+        them. The leader of the partitions calls this before it appends records.
 
-        With `add`, the partitions are added first. On a single node the result is available at
-        once.
+        With `add`, the partitions are added first. On a single node the result is no awaitable.
         """
         leader = self.topic.leader_of(transactional_id)
         if leader is not None and leader != self._broker_id and self.channel is not None:
@@ -243,7 +244,7 @@ class TransactionCoordinator:
             transactional_id, producer_id, epoch, partitions, EPOCH_BUMP_VERSION, _NO_PARTITIONS
         )
         if isinstance(result, asyncio.Future):
-            # The producer's records wait for this write: do not wait for the end of the loop turn.
+            # The producer's records wait for this write: do not wait for the end of the iteration.
             self.host(transactional_id).write_open_batch()
             if result.done():
                 return result.result()
@@ -257,17 +258,19 @@ class TransactionCoordinator:
         producer_id: int,
         epoch: int,
         commit: bool,
-        client_version: int,
-        respond: Callable[[Producer], Any],
+        client_transaction_version: int,
+        respond: Callable[[ProducerIdAndEpoch], Any],
         new_producer_id: int | None = None,
     ) -> Any:
         """Return the result of `respond` for the next producer id and epoch, or a future or
-        coroutine of it."""
+        coroutine of that result."""
         host = self._checked_host(transactional_id)
         try:
-            outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version, new_producer_id)
+            outcome = host.shard.end(
+                transactional_id, producer_id, epoch, commit, client_transaction_version, new_producer_id
+            )
         except NeedsProducerId:
-            retry = partial(self.end, transactional_id, producer_id, epoch, commit, client_version, respond)
+            retry = partial(self.end, transactional_id, producer_id, epoch, commit, client_transaction_version, respond)
             return self._end_with_new_id(retry)
         return host.append(outcome.records, respond(outcome.response), outcome.on_append)
 
@@ -276,14 +279,18 @@ class TransactionCoordinator:
         return await response if isinstance(response, asyncio.Future) else response
 
     def _end(self, transactional_id: str, prepared: Transaction) -> None:
-        """Write the markers of a committed decision, then the completion."""
+        """Write the markers of a prepared transaction, then complete it."""
         try:
             host = self.host(transactional_id)
         except KafkaError:
             return
         commit = prepared.state is PREPARE_COMMIT
         marker = Marker(
-            prepared.producer_id, prepared.epoch, commit, host.partition.leader_epoch, prepared.client_version
+            prepared.producer_id,
+            prepared.epoch,
+            commit,
+            host.partition.leader_epoch,
+            prepared.client_transaction_version,
         )
         shard = host.shard
 
@@ -294,7 +301,7 @@ class TransactionCoordinator:
         self.markers.send(marker, prepared.partitions, is_needed, on_written)
 
     def _complete(self, host: ShardHost[TransactionShard], transactional_id: str, prepared: Transaction) -> None:
-        """Write the completion of a transaction whose markers are all written."""
+        """Complete a transaction whose markers are all written. Retry if the write fails."""
 
         def on_append(error: KafkaError | None) -> None:
             if error is None:
@@ -302,13 +309,13 @@ class TransactionCoordinator:
                 if counter is not None:
                     counter.value += 1
             elif host.shard.transactions.get(transactional_id) is prepared:
-                self._loop.call_later(RETRY_COMPLETION_S, self._complete, host, transactional_id, prepared)
+                self._loop.call_later(COMPLETION_RETRY_DELAY_S, self._complete, host, transactional_id, prepared)
 
         host.submit_background(host.shard.complete(transactional_id, prepared, on_append))
 
-    def write_markers(self, marker: Marker, partitions: Iterable[TopicPartition], done: Done) -> None:
+    def write_markers(self, marker: Marker, partitions: Iterable[TopicPartition], on_results: OnResults) -> None:
         """Write markers of any coordinator to partitions that this broker leads."""
-        self.markers.local.write(marker, partitions, done)
+        self.markers.local.write(marker, partitions, on_results)
 
     # ---- queries
 
@@ -322,14 +329,15 @@ class TransactionCoordinator:
         running_for_ms: int = -1,
         matches: Callable[[str], object] | None = None,
     ) -> list[tuple[str, Transaction]]:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
+        """Return the matching transactions with their ids (see `TransactionShard.list`). Raises
+        COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [
             entry
-            for host in self.runtime.active()
+            for host in self.runtime.active_hosts()
             for entry in host.shard.list(producer_ids, states, running_for_ms, matches)
         ]
 
     def _count(self) -> float:
-        return float(sum(len(host.shard.transactions) for host in self.runtime.active()))
+        return float(sum(len(host.shard.transactions) for host in self.runtime.active_hosts()))

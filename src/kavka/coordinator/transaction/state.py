@@ -5,13 +5,13 @@ Rules:
   again gets a higher epoch and fences earlier producers. Their open transaction is aborted first.
 - A transaction starts with its first partition (ONGOING). A partition is in the coordinator's log
   before the first record is in the partition's log.
-- A transaction ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is the final decision.
-  Then every partition gets a marker. When all partitions have it, COMPLETE_COMMIT or COMPLETE_ABORT
-  is written. A coordinator that loads a decision without its completion writes the markers again.
+- A transaction ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is final. Then every
+  partition gets a marker. When all partitions have their markers, COMPLETE_COMMIT or COMPLETE_ABORT
+  is written. A coordinator that loads a prepared transaction writes the markers again.
 - A transaction that is open for longer than its timeout is aborted, and its producer is fenced.
 - In transaction version 2, every end bumps the epoch, so that delayed records cannot become part of
-  the next transaction. A producer may abort a transaction without partitions, because its first
-  request to add a partition may have failed.
+  the next transaction. A producer may abort a transaction without partitions, because the
+  first request to add a partition may have failed.
 - No producer gets epoch 32767: it is reserved to fence the last producer. At epoch 32766 the next
   initialization or end changes the producer id.
 
@@ -26,8 +26,8 @@ Rules:
     fence                .       .        .        x        .        .        .      .
     dead                 .       .        .        .        .        .        .      .
 
-(x): version 2. FENCE and DEAD are never in the log: FENCE precedes an abort by the coordinator,
-DEAD is a tombstone.
+(x): transaction version 2. FENCE and DEAD are never in the log: FENCE precedes an abort by the
+coordinator, DEAD is a tombstone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EPOCH_BUMP_VERSION = 2
 
 
 class State(Enum):
-    """The value is the name in responses. NUMBERS has the number in the log."""
+    """The value is the name in responses. `STATE_NUMBERS` has the numbers in the log."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -65,9 +65,9 @@ COMPLETE_ABORT = State.COMPLETE_ABORT
 DEAD = State.DEAD
 PREPARE_EPOCH_FENCE = State.PREPARE_EPOCH_FENCE
 
-BY_NUMBER: tuple[State, ...] = tuple(State)
-NUMBERS: dict[State, int] = {state: number for number, state in enumerate(BY_NUMBER)}
-BY_NAME: dict[str, State] = {state.value: state for state in State}
+STATES_BY_NUMBER: tuple[State, ...] = tuple(State)
+STATE_NUMBERS: dict[State, int] = {state: number for number, state in enumerate(STATES_BY_NUMBER)}
+STATES_BY_NAME: dict[str, State] = {state.value: state for state in State}
 
 AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 ENDING = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
@@ -87,11 +87,11 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 class Transaction(NamedTuple):
     """The state of a transactional id. It is immutable: a transition creates a new object.
 
-    `previous_producer_id` is the producer id before the last transition. It identifies a repeated
+    `previous_producer_id` is the producer id before the last transition. It identifies a retried
     request after the producer id has changed. `next_producer_id` is the producer id after the end
     of the transaction, if the end changes it. `last_epoch` is the epoch before the producer itself
-    requested the current one, and is not in the log. `client_version` is the producer's transaction
-    version at the last change of the state.
+    requested the current epoch. It is not in the log. `client_transaction_version` is the
+    transaction version of the producer at the last change of the state.
     """
 
     producer_id: int
@@ -104,7 +104,7 @@ class Transaction(NamedTuple):
     last_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    client_version: int = 0
+    client_transaction_version: int = 0
 
     @property
     def is_exhausted(self) -> bool:
@@ -115,15 +115,17 @@ class Transaction(NamedTuple):
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Return whether the producer id has no further epoch for producers."""
+    """Return whether a producer with this epoch needs a new producer id for the next epoch."""
     return epoch >= MAX_EPOCH - 1
 
 
-def move(transaction: Transaction, to: State, now_ms: int, **changes: object) -> Transaction:
-    if to not in TRANSITIONS[transaction.state]:
-        raise ValueError(f"a transaction cannot go from {transaction.state.value} to {to.value}")
+def move(transaction: Transaction, new_state: State, now_ms: int, **changes: object) -> Transaction:
+    """Return the transaction in the new state. Raises ValueError if the transition is not
+    allowed."""
+    if new_state not in TRANSITIONS[transaction.state]:
+        raise ValueError(f"a transaction cannot change from {transaction.state.value} to {new_state.value}")
     return transaction._replace(
-        state=to,
+        state=new_state,
         update_ms=now_ms,
         previous_producer_id=transaction.producer_id,
         **changes,  # type: ignore[arg-type]
@@ -132,27 +134,28 @@ def move(transaction: Transaction, to: State, now_ms: int, **changes: object) ->
 
 def raise_epoch(transaction: Transaction, expected_epoch: int | None, timeout_ms: int, now_ms: int) -> Transaction:
     """Handle InitProducerId with the same producer id. `expected_epoch` is the epoch of a producer
-    that continues after an error."""
-    current, last = transaction.epoch, transaction.last_epoch
+    that continues after an error. Raises PRODUCER_FENCED if it is neither the current epoch nor the
+    last epoch."""
+    current_epoch, last_epoch = transaction.epoch, transaction.last_epoch
     if expected_epoch is None:
-        epoch, last = current + 1, NO_PRODUCER_EPOCH
-    elif current in (NO_PRODUCER_EPOCH, expected_epoch):
-        epoch, last = current + 1, current
-    elif expected_epoch == last:
-        # The request is repeated. It got this epoch the first time, and no other producer has
+        epoch, last_epoch = current_epoch + 1, NO_PRODUCER_EPOCH
+    elif current_epoch in (NO_PRODUCER_EPOCH, expected_epoch):
+        epoch, last_epoch = current_epoch + 1, current_epoch
+    elif expected_epoch == last_epoch:
+        # The request is a retry. The first attempt got this epoch, and no other producer has
         # initialized the id since then.
-        epoch = current
+        epoch = current_epoch
     else:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"The producer's epoch is {current}, not {expected_epoch}.")
-    return _initialize(transaction, transaction.producer_id, epoch, last, timeout_ms, now_ms)
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"The producer's epoch is {current_epoch}, not {expected_epoch}.")
+    return _initialize(transaction, transaction.producer_id, epoch, last_epoch, timeout_ms, now_ms)
 
 
 def change_producer_id(
     transaction: Transaction, producer_id: int, timeout_ms: int, now_ms: int, keep_last_epoch: bool
 ) -> Transaction:
-    """Handle InitProducerId when the producer id has no further epoch."""
-    last = transaction.epoch if keep_last_epoch else NO_PRODUCER_EPOCH
-    return _initialize(transaction, producer_id, 0, last, timeout_ms, now_ms)
+    """Handle InitProducerId when the current epoch is exhausted."""
+    last_epoch = transaction.epoch if keep_last_epoch else NO_PRODUCER_EPOCH
+    return _initialize(transaction, producer_id, 0, last_epoch, timeout_ms, now_ms)
 
 
 def _initialize(
@@ -172,7 +175,7 @@ def _initialize(
 
 
 def add_partitions(
-    transaction: Transaction, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
+    transaction: Transaction, partitions: frozenset[TopicPartition], client_transaction_version: int, now_ms: int
 ) -> Transaction:
     return move(
         transaction,
@@ -180,30 +183,34 @@ def add_partitions(
         now_ms,
         partitions=transaction.partitions | partitions,
         start_ms=transaction.start_ms if transaction.state is ONGOING else now_ms,
-        client_version=client_version,
+        client_transaction_version=client_transaction_version,
     )
 
 
 def prepare(
-    transaction: Transaction, commit: bool, client_version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
+    transaction: Transaction,
+    commit: bool,
+    client_transaction_version: int,
+    now_ms: int,
+    next_producer_id: int = NO_PRODUCER_ID,
 ) -> Transaction:
-    """Record the producer's decision to end its transaction."""
-    epoch, last = transaction.epoch, transaction.last_epoch
-    if client_version >= EPOCH_BUMP_VERSION:
-        epoch, last = min(epoch + 1, MAX_EPOCH), epoch
+    """Return the transaction in PREPARE_COMMIT or PREPARE_ABORT, as the producer requested."""
+    epoch, last_epoch = transaction.epoch, transaction.last_epoch
+    if client_transaction_version >= EPOCH_BUMP_VERSION:
+        epoch, last_epoch = min(epoch + 1, MAX_EPOCH), epoch
     return move(
         transaction,
         PREPARE_COMMIT if commit else PREPARE_ABORT,
         now_ms,
         epoch=epoch,
-        last_epoch=last,
+        last_epoch=last_epoch,
         start_ms=transaction.start_ms if transaction.state is ONGOING else now_ms,
         next_producer_id=next_producer_id,
-        client_version=client_version,
+        client_transaction_version=client_transaction_version,
     )
 
 
-def fence(transaction: Transaction, client_version: int, now_ms: int) -> Transaction:
+def fence(transaction: Transaction, client_transaction_version: int, now_ms: int) -> Transaction:
     """Abort the transaction of a producer, and fence the producer with a higher epoch."""
     fenced = move(
         transaction,
@@ -211,18 +218,18 @@ def fence(transaction: Transaction, client_version: int, now_ms: int) -> Transac
         now_ms,
         epoch=min(transaction.epoch + 1, MAX_EPOCH),
         last_epoch=NO_PRODUCER_EPOCH,
-        client_version=client_version,
+        client_transaction_version=client_transaction_version,
     )
     return move(fenced, PREPARE_ABORT, now_ms)
 
 
 def complete(transaction: Transaction, now_ms: int) -> Transaction:
     """Complete a transaction whose partitions all have their markers."""
-    to = COMPLETE_COMMIT if transaction.state is PREPARE_COMMIT else COMPLETE_ABORT
+    new_state = COMPLETE_COMMIT if transaction.state is PREPARE_COMMIT else COMPLETE_ABORT
     producer_id, epoch = next_producer(transaction)
     return move(
         transaction,
-        to,
+        new_state,
         now_ms,
         producer_id=producer_id,
         epoch=epoch,

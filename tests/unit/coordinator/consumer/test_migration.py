@@ -165,7 +165,7 @@ def settle(harness: ConsumerHarness, classic: list[ClassicClient], new: list[Any
 
 
 def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
-    harness = ConsumerHarness({"t": 1}, upgrade=False)
+    harness = ConsumerHarness({"t": 1}, allows_upgrade=False)
     (client,) = classic_group(harness, 1)
     harness.commit({("t", 0): 7}, member_id=client.name, generation=client.generation)
     harness.leave((client.name, None))
@@ -187,7 +187,7 @@ def test_a_group_with_only_offsets_becomes_a_consumer_group() -> None:
 
 
 def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
-    harness = ConsumerHarness({"t": 2}, downgrade=False)
+    harness = ConsumerHarness({"t": 2}, allows_downgrade=False)
     member = harness.member("t")
     harness.commit({("t", 0): 3}, member_id=member.name, generation=member.epoch)
     member.leave()
@@ -248,7 +248,7 @@ def test_a_member_with_a_pending_join_rejoins_the_upgraded_group() -> None:
 
 
 def test_a_consumer_member_is_refused_if_upgrades_are_disabled() -> None:
-    harness = ConsumerHarness({"t": 2}, upgrade=False)
+    harness = ConsumerHarness({"t": 2}, allows_upgrade=False)
     (client,) = classic_group(harness, 1)
     response = harness.beat("m", 0, owned=(), topics=("t",), rebalance_timeout_ms=1_000)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -366,7 +366,7 @@ def test_invalid_requests_of_classic_members_are_refused() -> None:
 
 
 def test_a_classic_member_uses_the_session_timeout_of_its_join() -> None:
-    harness = ConsumerHarness({"t": 2}, downgrade=False)
+    harness = ConsumerHarness({"t": 2}, allows_downgrade=False)
     new = harness.member("t")
     client = ClassicClient(harness)
     client.joined(client.join())
@@ -413,7 +413,7 @@ def test_commits_of_a_classic_member_need_its_generation() -> None:
 
 
 def test_an_administrator_may_remove_members_of_both_protocols() -> None:
-    harness = ConsumerHarness({"t": 2}, downgrade=False)
+    harness = ConsumerHarness({"t": 2}, allows_downgrade=False)
     new = harness.member("t", instance_id="i")
     client = ClassicClient(harness)
     client.joined(client.join())
@@ -491,7 +491,7 @@ def test_a_group_becomes_classic_when_the_session_of_its_last_consumer_member_ex
 
 
 def test_a_group_stays_a_consumer_group_if_downgrades_are_disabled() -> None:
-    harness = ConsumerHarness({"t": 4}, downgrade=False)
+    harness = ConsumerHarness({"t": 4}, allows_downgrade=False)
     new = harness.member("t")
     client = ClassicClient(harness)
     client.joined(client.join())

@@ -10,7 +10,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode
 from kavka.coordinator.group.consumer.topics import CachedTopics, metadata_hash
-from kavka.metadata.features import GROUP_VERSION, SUPPORTED, Features, Levels
+from kavka.metadata.features import GROUP_VERSION, SUPPORTED, Features, LevelRange
 from kavka.metadata.paths import BrokerRegistration
 from kavka.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -172,8 +172,8 @@ def test_the_metadata_hash_changes_with_the_topics_of_the_group() -> None:
 
 def test_the_protocol_is_offered_when_all_brokers_support_it() -> None:
     features = Features(SUPPORTED)
-    assert SUPPORTED[GROUP_VERSION] == Levels(0, 1)
-    ours = BrokerRegistration(1, (), 0, None, features=features.registered())
+    assert SUPPORTED[GROUP_VERSION] == LevelRange(0, 1)
+    ours = BrokerRegistration(1, (), 0, None, features=features.registration())
     older = BrokerRegistration(2, (), 0, None)
     features.set_brokers([ours, ours], 5)
     assert features.level(GROUP_VERSION) == 1

@@ -9,7 +9,7 @@ from kavka.common.types import TopicPartition
 from kavka.coordinator.operations import Outcome
 from kavka.coordinator.transaction import records
 from kavka.coordinator.transaction.config import TransactionConfig
-from kavka.coordinator.transaction.shard import NeedsProducerId, Producer, TransactionShard
+from kavka.coordinator.transaction.shard import NeedsProducerId, ProducerIdAndEpoch, TransactionShard
 from kavka.coordinator.transaction.state import PREPARE_COMMIT, Transaction
 from tests.unit.coordinator.fakes import FakeClock, FakeTimers
 
@@ -94,10 +94,10 @@ class Harness:
 
     def init(
         self, transactional_id: str = ID, *, timeout: int = TIMEOUT, expected: tuple[int, int] | None = None
-    ) -> Producer:
+    ) -> ProducerIdAndEpoch:
         return self._with_new_id(lambda new_id: self.shard.init_producer(transactional_id, timeout, expected, new_id))
 
-    def init_again(self, transactional_id: str = ID, **options: Any) -> Producer:
+    def init_again(self, transactional_id: str = ID, **options: Any) -> ProducerIdAndEpoch:
         """Initialize like a client: retry on CONCURRENT_TRANSACTIONS."""
         for _ in range(5):
             response = self.init(transactional_id, **options)
@@ -107,26 +107,28 @@ class Harness:
         raise AssertionError("the transaction does not end")
 
     def add(
-        self, producer: Producer, *partitions: TopicPartition, transactional_id: str = ID, version: int = 0
+        self, producer: ProducerIdAndEpoch, *partitions: TopicPartition, transactional_id: str = ID, version: int = 0
     ) -> None:
         self.submit(
             self.shard.add_partitions(transactional_id, producer.producer_id, producer.epoch, partitions, version)
         )
 
-    def end(self, producer: Producer, commit: bool, *, transactional_id: str = ID, version: int = 0) -> Producer:
+    def end(
+        self, producer: ProducerIdAndEpoch, commit: bool, *, transactional_id: str = ID, version: int = 0
+    ) -> ProducerIdAndEpoch:
         return self._with_new_id(
             lambda new_id: self.shard.end(
                 transactional_id, producer.producer_id, producer.epoch, commit, version, new_id
             )
         )
 
-    def _with_new_id(self, operation: Any) -> Producer:
+    def _with_new_id(self, operation: Any) -> ProducerIdAndEpoch:
         try:
             response = self.submit(operation(None))
         except NeedsProducerId:
             self.next_producer_id += 1
             response = self.submit(operation(self.next_producer_id))
-        assert isinstance(response, Producer)
+        assert isinstance(response, ProducerIdAndEpoch)
         return response
 
     def abort_timed_out(self) -> int:
@@ -145,9 +147,9 @@ class Harness:
     def state(self) -> str:
         return self.transaction.state.value
 
-    def at_epoch(self, epoch: int) -> Producer:
+    def at_epoch(self, epoch: int) -> ProducerIdAndEpoch:
         """Set the epoch of the producer of ID, and return the producer."""
         producer = self.init_again()
         transaction = self.transaction
         self.submit(Outcome((records.TransactionRecord(ID, transaction._replace(epoch=epoch)),)))
-        return Producer(producer.producer_id, epoch)
+        return ProducerIdAndEpoch(producer.producer_id, epoch)

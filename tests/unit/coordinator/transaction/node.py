@@ -202,7 +202,7 @@ class Node:
     def release(self, tp: TopicPartition) -> None:
         for finish in self.held.pop(tp):
             finish()
-        self.loop.turn()
+        self.loop.run_ready()
 
     # ---- queries
 
@@ -236,7 +236,7 @@ class Node:
         """Run the loop until a coroutine or future completes, for at most `wait_ms`. Return the
         result."""
         if asyncio.isfuture(awaitable):
-            self.loop.turn()
+            self.loop.run_ready()
             return awaitable.result()
         if not asyncio.iscoroutine(awaitable):
             return awaitable
@@ -245,7 +245,7 @@ class Node:
                 awaited = self.call(awaitable.send, None)
             except StopIteration as stop:
                 return stop.value
-            self.loop.turn()
+            self.loop.run_ready()
             while awaited is not None and not awaited.done():
                 assert wait_ms > 0, "the coroutine does not complete in time"
                 self.loop.advance(10)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.coordinator.transaction.state import AT_REST, ENDING, ONGOING
 from tests.unit.coordinator.transaction.harness import TIMEOUT, Harness
 
@@ -30,7 +30,7 @@ PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))
 class Client:
     """The state of a producer."""
 
-    def __init__(self, transactional_id: str, version: int, producer: Producer) -> None:
+    def __init__(self, transactional_id: str, version: int, producer: ProducerIdAndEpoch) -> None:
         self.transactional_id = transactional_id
         self.version = version
         self.producer = producer
@@ -45,7 +45,7 @@ class Transactions(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.owner: dict[str, Client] = {}
         # The acknowledged decisions: producer, epoch of the marker, commit, partitions.
-        self.acknowledged: list[tuple[Producer, int, bool, frozenset[TopicPartition]]] = []
+        self.acknowledged: list[tuple[ProducerIdAndEpoch, int, bool, frozenset[TopicPartition]]] = []
         self.highest: dict[int, int] = {}
 
     def _try(self, call: Any, *args: Any, **options: Any) -> Any:
@@ -59,7 +59,7 @@ class Transactions(RuleBasedStateMachine):
     @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]))
     def init(self, transactional_id: str, version: int) -> None:
         response = self._try(self.harness.init, transactional_id, timeout=TIMEOUT)
-        if isinstance(response, Producer) and response.error is ErrorCode.NONE:
+        if isinstance(response, ProducerIdAndEpoch) and response.error is ErrorCode.NONE:
             for client in self.clients:
                 if client.transactional_id == transactional_id:
                     client.is_fenced = True
@@ -97,7 +97,7 @@ class Transactions(RuleBasedStateMachine):
             transactional_id=client.transactional_id,
             version=client.version,
         )
-        if not isinstance(response, Producer):
+        if not isinstance(response, ProducerIdAndEpoch):
             return
         assert not client.is_fenced, "a fenced producer ended a transaction"
         if previous is not None and previous.state is ONGOING:
@@ -105,7 +105,7 @@ class Transactions(RuleBasedStateMachine):
             self.acknowledged.append((client.producer, epoch, commit, previous.partitions))
         client.open = set()
         if client.version == 2:
-            client.producer = Producer(response.producer_id, response.epoch)
+            client.producer = ProducerIdAndEpoch(response.producer_id, response.epoch)
 
     @rule(ms=st.sampled_from([10, TIMEOUT // 2, TIMEOUT + 1]))
     def wait(self, ms: int) -> None:
@@ -145,7 +145,7 @@ class Transactions(RuleBasedStateMachine):
             return
         transaction = transaction._replace(epoch=32765)
         self.harness.submit(self.harness.shard._write(transactional_id, transaction, None))
-        client.producer = Producer(transaction.producer_id, 32765)
+        client.producer = ProducerIdAndEpoch(transaction.producer_id, 32765)
 
     # ---- invariants
 

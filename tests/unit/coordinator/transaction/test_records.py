@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kavka.common.types import TopicPartition
-from kavka.coordinator.transaction.records import FLEXIBLE_VALUE, OLD_VALUE, TransactionRecord, decode, encode
+from kavka.coordinator.transaction.records import (
+    FLEXIBLE_VALUE_VERSION,
+    OLD_VALUE_VERSION,
+    TransactionRecord,
+    decode,
+    encode,
+)
 from kavka.coordinator.transaction.state import AT_REST, EMPTY, ENDING, ONGOING, Transaction
 from kavka.protocol.primitives import ProtocolError
 
 PARTITIONS = frozenset({TopicPartition("t", 1), TopicPartition("t", 0), TopicPartition("u", 5)})
-OPEN = Transaction(7, 3, 60_000, ONGOING, PARTITIONS, 1000, 2000, previous_producer_id=7, client_version=2)
+OPEN = Transaction(7, 3, 60_000, ONGOING, PARTITIONS, 1000, 2000, previous_producer_id=7, client_transaction_version=2)
 
 
 def round_trip(record: TransactionRecord) -> TransactionRecord | None:
@@ -21,7 +27,7 @@ def round_trip(record: TransactionRecord) -> TransactionRecord | None:
 
 
 def test_the_old_format_matches_kafka() -> None:
-    key, value = encode(TransactionRecord("id", OPEN, OLD_VALUE))
+    key, value = encode(TransactionRecord("id", OPEN, OLD_VALUE_VERSION))
     assert key == b"\0\0" + b"\0\x02id"
     assert value == bytes.fromhex(
         "0000" "0000000000000007" "0003" "0000ea60" "01"
@@ -39,7 +45,7 @@ def test_the_flexible_format_matches_kafka() -> None:
 
 
 def test_an_empty_transaction_has_no_list_of_partitions() -> None:
-    _, value = encode(TransactionRecord("id", Transaction(7, 0, 1, EMPTY, update_ms=5), OLD_VALUE))
+    _, value = encode(TransactionRecord("id", Transaction(7, 0, 1, EMPTY, update_ms=5), OLD_VALUE_VERSION))
     assert value is not None
     assert value[17:21] == b"\xff\xff\xff\xff"
 
@@ -62,17 +68,17 @@ transactions = st.builds(
     previous_producer_id=numbers,
     next_producer_id=numbers,
     last_epoch=st.just(-1),
-    client_version=st.integers(0, 2),
+    client_transaction_version=st.integers(0, 2),
 )
 
 
-@given(st.text(max_size=9), transactions, st.sampled_from([OLD_VALUE, FLEXIBLE_VALUE]))
+@given(st.text(max_size=9), transactions, st.sampled_from([OLD_VALUE_VERSION, FLEXIBLE_VALUE_VERSION]))
 def test_records_survive_a_round_trip(name: str, transaction: Transaction, version: int) -> None:
     if transaction.state is EMPTY:
         transaction = transaction._replace(partitions=frozenset())
     expected = transaction
-    if version == OLD_VALUE:
-        expected = transaction._replace(previous_producer_id=-1, next_producer_id=-1, client_version=0)
+    if version == OLD_VALUE_VERSION:
+        expected = transaction._replace(previous_producer_id=-1, next_producer_id=-1, client_transaction_version=0)
     assert round_trip(TransactionRecord(name, transaction, version)) == TransactionRecord(name, expected, version)
 
 

@@ -11,7 +11,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.coordinator.shard_host import HostState
 from kavka.coordinator.transaction.markers import Marker
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -34,19 +34,19 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def init(node: Node) -> Producer:
+def init(node: Node) -> ProducerIdAndEpoch:
     return node.run(node.transactions.init_producer(ID, 60_000))
 
 
-def add(node: Node, producer: Producer, *partitions: TopicPartition, version: int = 0) -> Any:
+def add(node: Node, producer: ProducerIdAndEpoch, *partitions: TopicPartition, version: int = 0) -> Any:
     return node.run(node.transactions.add_partitions(ID, producer.producer_id, producer.epoch, partitions, version))
 
 
-def end(node: Node, producer: Producer, commit: bool, version: int = 0) -> Any:
+def end(node: Node, producer: ProducerIdAndEpoch, commit: bool, version: int = 0) -> Any:
     return node.transactions.end(ID, producer.producer_id, producer.epoch, commit, version, lambda result: result)
 
 
-def write(node: Node, producer: Producer, tp: TopicPartition, sequence: int = 0) -> int:
+def write(node: Node, producer: ProducerIdAndEpoch, tp: TopicPartition, sequence: int = 0) -> int:
     """Append a record of the transaction like a Produce request. Return its offset."""
     partition = node.replicas.partitions[tp]
     log = node.log(tp)
@@ -58,7 +58,7 @@ def write(node: Node, producer: Producer, tp: TopicPartition, sequence: int = 0)
         base_sequence=sequence,
         transactional=True,
     )
-    log.producer_states.admitted = producer.producer_id
+    log.producer_states.admitted_producer_id = producer.producer_id
     info = partition.stage(memoryview(batch), 1, None, AppendOrigin.CLIENT)
     partition.write_staged()
     partition.advance()
@@ -73,7 +73,7 @@ def test_one_request_writes_the_decision_the_markers_and_the_completion(node: No
         write(node, producer, tp)
         assert node.log(tp).last_stable_offset == 0
     future = end(node, producer, commit)
-    node.loop.turn()
+    node.loop.run_ready()
     assert future.result() == producer
     assert node.state(ID) == ("CompleteCommit" if commit else "CompleteAbort")
     for tp in (A, B):
@@ -92,7 +92,7 @@ def test_the_response_and_the_markers_wait_until_the_decision_is_committed(tmp_p
     add(node, producer, A)
     node.hold(STATE)
     future = end(node, producer, True)
-    node.loop.turn()
+    node.loop.run_ready()
     assert not future.done()
     assert node.markers(A) == []
     node.release(STATE)
@@ -165,7 +165,7 @@ def test_a_partition_without_metadata_is_not_treated_as_deleted(node: Node) -> N
     assert node.markers(A) == [(producer.producer_id, prepared, True, 2)]
 
 
-def _prepare_without_markers(node: Node, producer: Producer) -> int:
+def _prepare_without_markers(node: Node, producer: ProducerIdAndEpoch) -> int:
     """Write a decision but no markers. Return the epoch of the producer."""
     node.transactions.markers.send = lambda *_: None  # type: ignore[method-assign, assignment]
     node.run(end(node, producer, True))
@@ -179,7 +179,7 @@ def test_a_restarted_coordinator_completes_decided_transactions(node: Node) -> N
     write(node, producer, A)
     _prepare_without_markers(node, producer)
     node.restart(A, B, STATE)
-    node.loop.turn()
+    node.loop.run_ready()
     assert node.state(ID) == "CompleteCommit"
     for tp in (A, B):
         assert node.markers(tp) == [(producer.producer_id, 0, True, 2)]
@@ -196,7 +196,7 @@ def test_markers_are_written_again_after_a_crash_before_the_completion(node: Nod
     node.run(end(node, producer, True, 2))
     assert node.state(ID) == "PrepareCommit"
     node.restart(A, STATE)
-    node.loop.turn()
+    node.loop.run_ready()
     assert node.state(ID) == "CompleteCommit"
     marker = (producer.producer_id, 1, True)
     assert [marker[:3] for marker in node.markers(A)] == [marker, marker]
@@ -208,7 +208,7 @@ def test_open_transactions_survive_a_restart_and_are_aborted_after_their_timeout
     add(node, producer, A)
     write(node, producer, A)
     node.restart(A, STATE)
-    node.loop.turn()
+    node.loop.run_ready()
     assert node.state(ID) == "Ongoing"
     node.loop.advance(59_000)
     assert node.state(ID) == "Ongoing"
@@ -303,7 +303,7 @@ def test_markers_for_other_brokers_are_sent_until_they_succeed(node: Node) -> No
     broker, _, partitions, done = node.channel.sent[-1]
     assert (broker, partitions) == (8, [B])
     done({B: ErrorCode.NONE})
-    node.loop.turn()
+    node.loop.run_ready()
     assert node.state(ID) == "CompleteCommit"
 
 
@@ -324,14 +324,14 @@ def test_a_partition_with_a_later_epoch_needs_no_marker(node: Node) -> None:
     node.publish_leader(B, 7)
     node.run(end(node, producer, True))
     node.channel.sent[-1][3]({B: ErrorCode.INVALID_PRODUCER_EPOCH})
-    node.loop.turn()
+    node.loop.run_ready()
     assert node.state(ID) == "CompleteCommit"
 
 
 # ---- offsets of groups
 
 
-def commit_offset(node: Node, producer: Producer, offset: int) -> ErrorCode:
+def commit_offset(node: Node, producer: ProducerIdAndEpoch, offset: int) -> ErrorCode:
     partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     response = TxnOffsetCommitResponsePartition(partition_index=0)
     request = TxnOffsetCommitRequest(

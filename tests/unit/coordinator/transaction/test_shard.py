@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.coordinator.transaction.state import (
     COMPLETE_COMMIT,
     MAX_EPOCH,
@@ -49,7 +49,7 @@ def test_a_new_id_gets_a_new_producer_id_with_epoch_zero(coordinator: Harness) -
 def test_an_initialised_id_keeps_its_producer_id_and_fences_the_previous_producer(coordinator: Harness) -> None:
     previous = coordinator.init()
     current = coordinator.init(timeout=5000)
-    assert current == Producer(previous.producer_id, 1)
+    assert current == ProducerIdAndEpoch(previous.producer_id, 1)
     assert coordinator.transaction.timeout_ms == 5000
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, previous, A)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, True)
@@ -64,7 +64,7 @@ def test_an_open_transaction_is_aborted_before_its_id_is_initialised_again(coord
     assert coordinator.state == "CompleteAbort"
     fenced = (previous.producer_id, previous.epoch + 1, False)
     assert coordinator.markers == {A: [fenced], B: [fenced]}
-    assert coordinator.init() == Producer(previous.producer_id, 2)
+    assert coordinator.init() == ProducerIdAndEpoch(previous.producer_id, 2)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, True)
 
 
@@ -88,9 +88,9 @@ def test_a_timeout_out_of_bounds_is_refused(coordinator: Harness, timeout: int) 
 
 def test_a_producer_that_continues_after_an_error_gets_the_next_epoch(coordinator: Harness) -> None:
     producer = coordinator.init()
-    assert coordinator.init(expected=producer[:2]) == Producer(producer.producer_id, 1)
+    assert coordinator.init(expected=producer[:2]) == ProducerIdAndEpoch(producer.producer_id, 1)
     again = coordinator.init(expected=producer[:2])
-    assert again == Producer(producer.producer_id, 1), "a repeated request gets the same epoch"
+    assert again == ProducerIdAndEpoch(producer.producer_id, 1), "a repeated request gets the same epoch"
     assert coordinator.init(expected=again[:2]).epoch == 2
 
 
@@ -164,8 +164,8 @@ def test_partitions_of_an_unknown_id_or_of_another_producer_are_refused(coordina
     producer = coordinator.init()
     unmapped = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     refused(unmapped, coordinator, coordinator.add, producer, A, transactional_id="another")
-    refused(unmapped, coordinator, coordinator.add, Producer(producer.producer_id + 1, 0), A)
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, Producer(producer.producer_id, 1), A)
+    refused(unmapped, coordinator, coordinator.add, ProducerIdAndEpoch(producer.producer_id + 1, 0), A)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, ProducerIdAndEpoch(producer.producer_id, 1), A)
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -202,7 +202,7 @@ def test_missing_partitions_are_those_outside_the_transaction(coordinator: Harne
 def test_every_partition_gets_its_marker(coordinator: Harness, commit: bool) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, B)
-    assert coordinator.end(producer, commit) == Producer(producer.producer_id, 0)
+    assert coordinator.end(producer, commit) == ProducerIdAndEpoch(producer.producer_id, 0)
     marker = (producer.producer_id, 0, commit)
     assert coordinator.markers == {A: [marker], B: [marker]}
     assert coordinator.state == ("CompleteCommit" if commit else "CompleteAbort")
@@ -242,10 +242,10 @@ def test_the_end_of_an_unknown_id_or_by_another_producer_is_refused(coordinator:
     coordinator.add(producer, A)
     unmapped = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     refused(unmapped, coordinator, coordinator.end, producer, True, transactional_id="another", version=version)
-    refused(unmapped, coordinator, coordinator.end, Producer(5, 0), True, version=version)
-    wrong = Producer(producer.producer_id, 1)
+    refused(unmapped, coordinator, coordinator.end, ProducerIdAndEpoch(5, 0), True, version=version)
+    wrong = ProducerIdAndEpoch(producer.producer_id, 1)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, wrong, True, version=version)
-    wrong = Producer(producer.producer_id, -1)
+    wrong = ProducerIdAndEpoch(producer.producer_id, -1)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, wrong, True, version=version)
 
 
@@ -257,7 +257,7 @@ def test_every_end_bumps_the_epoch_and_the_marker_has_the_new_epoch(coordinator:
     producer = coordinator.init()
     coordinator.add(producer, A, version=V2)
     following = coordinator.end(producer, commit, version=V2)
-    assert following == Producer(producer.producer_id, 1)
+    assert following == ProducerIdAndEpoch(producer.producer_id, 1)
     assert coordinator.markers[A] == [(producer.producer_id, 1, commit)]
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, producer, A, version=V2)
     coordinator.add(following, A, version=V2)
@@ -325,7 +325,7 @@ def test_an_end_without_an_open_transaction_follows_the_table(
         producer = coordinator.end(producer, state == "CompleteCommit", version=V2)
     assert coordinator.state == state
     if repeated:
-        producer = Producer(producer.producer_id, producer.epoch - 1)
+        producer = ProducerIdAndEpoch(producer.producer_id, producer.epoch - 1)
     epoch = coordinator.transaction.epoch
     if isinstance(expected, ErrorCode):
         refused(expected, coordinator, coordinator.end, producer, commit, version=V2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kavka.coordinator.transaction import state
-from kavka.coordinator.transaction.state import AT_REST, DEAD, ENDING, NUMBERS, TRANSITIONS, State, Transaction
+from kavka.coordinator.transaction.state import AT_REST, DEAD, ENDING, STATE_NUMBERS, TRANSITIONS, State, Transaction
 
 # The names of Kafka by the numbers in the log.
 KAFKA_STATES = {
@@ -21,7 +21,7 @@ KAFKA_STATES = {
 
 
 def test_states_have_the_names_and_numbers_of_kafka() -> None:
-    assert {number: state.value for state, number in NUMBERS.items()} == KAFKA_STATES
+    assert {number: state.value for state, number in STATE_NUMBERS.items()} == KAFKA_STATES
 
 
 def test_a_decision_leads_only_to_its_completion() -> None:
@@ -55,5 +55,5 @@ def test_the_completion_matches_the_decision(origin: State) -> None:
     if origin in ENDING:
         assert state.complete(transaction, 7).state.value == origin.value.replace("Prepare", "Complete")
     else:
-        with pytest.raises(ValueError, match="cannot go"):
+        with pytest.raises(ValueError, match="cannot change"):
             state.complete(transaction, 7)

@@ -19,8 +19,8 @@ from kavka.coordinator.group.consumer.topics import Topic
 
 
 class MemberSpec(NamedTuple):
-    """A member as input of an assignor. `topics` are the existing topics that it subscribes to,
-    `assigned` is its previous target."""
+    """A member as input of an assignor. `topics` are the existing topics that the member subscribes
+    to, `assigned` is its previous target."""
 
     topics: frozenset[UUID]
     assigned: Partitions = {}
@@ -34,8 +34,8 @@ Assignor = Callable[[Members, TopicsById], dict[str, Partitions]]
 
 
 class AssignmentBuilder:
-    """A partial assignment: partitions by member and topic, and the number of partitions by
-    member."""
+    """An assignment under construction: `partitions` by member and topic, and the number of
+    partitions (`loads`) by member."""
 
     __slots__ = ("loads", "partitions")
 

@@ -1,7 +1,7 @@
-"""[pure] The records of an operation on a group, and the group as it will be.
+"""[pure] The records of an operation on a group, and the resulting group.
 
 The first record copies the group, and all records are applied to the copy. Later the runtime
-replays the records into the group itself and writes them.
+replays the records into the original group and writes them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from kavka.coordinator.operations import DIRECT
 
 
 class Change:
-    """`group` is the group after the records that were added so far."""
+    """Collects the records of one operation. `group` is the group after the records that were added
+    so far."""
 
     __slots__ = ("_is_copy", "group", "records")
 
     def __init__(self, group: ConsumerGroup, first_records: Sequence[Any] = ()) -> None:
-        """`first_records` are written first and not applied, for example those of a migration."""
+        """`first_records`, for example of a migration, are written first. They are not applied."""
         self.group = group
         self.records: list[Any] = list(first_records)
         self._is_copy = False
@@ -66,11 +67,11 @@ class Change:
         new_hash = metadata_hash(group.subscribed_topics(), topics)
         self.add(GroupEpochRecord(group.group_id, GroupEpoch(group.epoch + 1, new_hash)))
         if group.has_partition_metadata:
-            # The metadata hash replaces this record.
+            # The metadata hash replaces the partition metadata.
             self.add(PartitionMetadataRecord(group.group_id, None))
 
     def update_target(self, assignor: Assignor, topics: Topics, now_ms: int) -> None:
-        """Compute the target assignment for the group's epoch, and add records for its changes."""
+        """Compute the target assignment for the group epoch, and add records for the changes."""
         group = self.group
         members: dict[str, MemberSpec] = {}
         # Many members share the same subscription.

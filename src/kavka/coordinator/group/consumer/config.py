@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from kavka.common.group_config import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
-# Returns the current settings of a group by its id, with the names of `common.group_config`.
+# Returns the current settings of the group with this id, by the names in `common.group_config`.
 GroupValues = Callable[[str], Mapping[str, int]]
 
 
@@ -29,9 +29,9 @@ class ConsumerConfig:
     enabled: bool = True
     max_size: int = 0x7FFFFFFF
     assignors: tuple[str, ...] = ("uniform", "range")
-    upgrade: bool = True
-    downgrade: bool = True
-    # Returns the settings of a group by its id. They may change while the broker runs.
+    allows_upgrade: bool = True
+    allows_downgrade: bool = True
+    # Returns the settings of the group with this id. They may change while the broker runs.
     timing: Callable[[str], Timing] = field(default=lambda group_id: Timing())
 
     @classmethod
@@ -41,8 +41,8 @@ class ConsumerConfig:
             enabled="consumer" in settings.group_coordinator_rebalance_protocols,
             max_size=settings.group_consumer_max_size,
             assignors=tuple(_short_name(name) for name in settings.group_consumer_assignors),
-            upgrade=policy in ("upgrade", "bidirectional"),
-            downgrade=policy in ("downgrade", "bidirectional"),
+            allows_upgrade=policy in ("upgrade", "bidirectional"),
+            allows_downgrade=policy in ("downgrade", "bidirectional"),
             timing=lambda group_id: _timing(group_values(group_id)),
         )
 

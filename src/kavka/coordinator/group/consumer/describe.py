@@ -35,14 +35,15 @@ def _describe_member(group: ConsumerGroup, member: Member, topics: Topics) -> De
         client_host=subscription.client_host,
         subscribed_topic_names=sorted(subscription.topics),
         subscribed_topic_regex=subscription.pattern or None,
-        assignment=_named(member.current.assigned, topics),
-        target_assignment=_named(group.target.get(member.member_id, {}), topics),
+        assignment=_assignment(member.current.assigned, topics),
+        target_assignment=_assignment(group.target.get(member.member_id, {}), topics),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
-def _named(partitions: Mapping[UUID, Iterable[int]], topics: Topics) -> Assignment:
-    """Return the partitions with topic names. Deleted topics have no name and are omitted."""
+def _assignment(partitions: Mapping[UUID, Iterable[int]], topics: Topics) -> Assignment:
+    """Return the partitions with topic names. Deleted topics are omitted, because their names are
+    unknown."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))

@@ -22,31 +22,32 @@ from kavka.protocol.primitives import ProtocolError, TopMessage
 M = TypeVar("M", bound=TopMessage)
 
 # Client-side assignors that ignore the user data of an assignment. (librdkafka's sticky assignors
-# write user data, so Kafka refuses to upgrade their groups.)
-WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
+# write user data, so Kafka rejects the upgrade of their groups.)
+ASSIGNORS_WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
 
 
 def _decode(message_type: type[M], data: bytes) -> M:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
-        raise ProtocolError("the bytes have no version")
+        raise ProtocolError("the bytes do not start with a valid version")
     # A newer version starts with the fields of the latest version that we support.
     message, _ = message_type.decode(data, 2, min(version, message_type.MAX_VERSION))
     return message
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Raises ProtocolError if the bytes are invalid."""
+    """Return the subscription in JoinGroup metadata. Raises ProtocolError if the bytes are
+    invalid."""
     return _decode(ConsumerProtocolSubscription, data)
 
 
 def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> OwnedPartitions:
     """Return the assigned partitions, each with `epoch`. Raises ProtocolError if the bytes are
-    invalid, or contain user data of an unknown assignor, which would be lost."""
+    invalid, or if they contain user data of a custom assignor: the upgrade would lose it."""
     if not data:
         return {}
     assignment = _decode(ConsumerProtocolAssignment, data)
-    if assignment.user_data and assignor not in WITHOUT_USER_DATA:
-        raise ProtocolError("user data of a custom assignor would be lost")
+    if assignment.user_data and assignor not in ASSIGNORS_WITHOUT_USER_DATA:
+        raise ProtocolError("the user data of a custom assignor would be lost")
     owned: OwnedPartitions = {}
     for entry in assignment.assigned_partitions:
         topic = topics.get(entry.topic)
@@ -56,7 +57,7 @@ def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> O
 
 
 def write_assignment(owned: OwnedPartitions, subscription: bytes, topics: Topics) -> bytes:
-    """Encode an assignment in the version of the member's subscription."""
+    """Return the encoded assignment, in the version of the member's subscription."""
     version = int.from_bytes(subscription[:2], "big", signed=True) if len(subscription) >= 2 else 0
     version = max(0, min(version, ConsumerProtocolAssignment.MAX_VERSION))
     assigned = [

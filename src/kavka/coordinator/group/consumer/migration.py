@@ -3,14 +3,14 @@
 Rules:
 - The first member that joins an empty group determines the type of the group. The offsets stay.
 - A classic group with members becomes a consumer group when a member of the consumer protocol joins
-  (`upgrade`), if all its members are consumers with assignments that can be parsed. The members
+  (upgrade), if all its members are consumers with assignments that can be parsed. The members
   keep their partitions.
 - A consumer group serves its classic members with the same state machine. JoinGroup is a heartbeat
   that reports the owned partitions, and its generation is the member epoch. SyncGroup returns the
   partitions that the member may own now. The response to Heartbeat requires a rejoin when there is
   a change for the member. There is no leader, because the coordinator computes the assignment.
 - When the last member of the consumer protocol leaves and classic members remain, the group becomes
-  classic (`downgrade`) and rebalances.
+  classic (downgrade) and rebalances.
 - `group.consumer.migration.policy` enables the two directions. Without upgrade, a member of the
   consumer protocol gets GROUP_ID_NOT_FOUND. Without downgrade, the group stays a consumer group.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.classic import MEMBER_ID_REQUIRED_FROM, ClassicProtocol
+from kavka.coordinator.group.classic import MIN_MEMBER_ID_REQUIRED_VERSION, ClassicProtocol
 from kavka.coordinator.group.consumer.change import Change
 from kavka.coordinator.group.consumer.config import ConsumerConfig
 from kavka.coordinator.group.consumer.embedded import (
@@ -115,17 +115,17 @@ class ConsumerGroups(ConsumerProtocol):
 
     def _as_consumer_group(self, classic: ClassicGroup) -> list[Any]:
         """Return the tombstone of the classic group and the records of the equivalent consumer
-        group."""
+        group. Raises GROUP_ID_NOT_FOUND if the group cannot be upgraded."""
         group_id = classic.group_id
         tombstone = GroupRecord(group_id, None)
         if not classic.members:
             return [tombstone]
-        if not self.config.upgrade:
-            self._refuse_upgrade(group_id, "online upgrade is disabled")
+        if not self.config.allows_upgrade:
+            self._reject_upgrade(group_id, "online upgrade is disabled")
         if classic.protocol_type != CONSUMER:
-            self._refuse_upgrade(group_id, "the group does not use the consumer embedded protocol")
+            self._reject_upgrade(group_id, "the group does not use the consumer embedded protocol")
         if len(classic.members) > self.config.max_size:
-            self._refuse_upgrade(group_id, "the group size exceeds the consumer group maximum size")
+            self._reject_upgrade(group_id, "the group size exceeds the consumer group maximum size")
         epoch = classic.generation
         members: list[Any] = []
         targets: list[Any] = []
@@ -137,7 +137,7 @@ class ConsumerGroups(ConsumerProtocol):
                 parsed = read_subscription(member.metadata(protocol))
                 owned = read_assignment(member.assignment, protocol, epoch, self.topics)
             except ProtocolError as error:
-                self._refuse_upgrade(group_id, f"the embedded consumer protocol is malformed: {error}")
+                self._reject_upgrade(group_id, f"the embedded consumer protocol is malformed: {error}")
                 raise
             names.update(parsed.topics)
             subscription = Subscription(
@@ -160,7 +160,7 @@ class ConsumerGroups(ConsumerProtocol):
         target_epoch = TargetEpochRecord(group_id, TargetEpoch(epoch, 0))
         return [tombstone, *members, group_epoch, *targets, target_epoch, *currents]
 
-    def _refuse_upgrade(self, group_id: str, reason: str) -> None:
+    def _reject_upgrade(self, group_id: str, reason: str) -> None:
         message = f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
         logger.info("%s", message)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
@@ -169,7 +169,7 @@ class ConsumerGroups(ConsumerProtocol):
         if error is not None:
             # The group is still classic.
             for member_id in classic.members:
-                self.drop_timers(classic.group_id, member_id)
+                self.cancel_timers(classic.group_id, member_id)
             self._classic.on_loaded(classic)
 
     # ---- JoinGroup
@@ -193,14 +193,14 @@ class ConsumerGroups(ConsumerProtocol):
                 joined = self._classic.join(classic, request, version, client_id, client_host, respond)
             except KafkaError:
                 # The group stays a consumer group: discard the classic group.
-                self._classic.drop_timers(classic)
+                self._classic.cancel_timers(classic)
                 raise
             return self._become_classic(group, classic, records, joined)
         member_id = request.member_id or new_member_id(request.group_instance_id or client_id)
         self.check_size(group, member_id, request.group_instance_id)
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         parsed = self._check_protocols(group, member_id, request.protocol_type, protocols)
-        if not request.member_id and request.group_instance_id is None and version >= MEMBER_ID_REQUIRED_FROM:
+        if not request.member_id and request.group_instance_id is None and version >= MIN_MEMBER_ID_REQUIRED_VERSION:
             respond(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
             return NOTHING
         change = Change(group)
@@ -241,8 +241,8 @@ class ConsumerGroups(ConsumerProtocol):
     def _check_protocols(
         self, group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
     ) -> ConsumerProtocolSubscription:
-        """Return the member's subscription. The member must be a consumer. All classic members must
-        share one assignor, because the group may be downgraded later."""
+        """Return the member's subscription. Raises INCONSISTENT_GROUP_PROTOCOL unless the member is
+        a consumer and all classic members share an assignor: the group may be downgraded later."""
         common = {name for name, _ in protocols}
         for member in group.members.values():
             classic = member.subscription.classic
@@ -264,7 +264,7 @@ class ConsumerGroups(ConsumerProtocol):
         error: KafkaError | None,
     ) -> None:
         if error is not None:
-            self._checked_version.pop(group_id, None)
+            self._checked_topics_version.pop(group_id, None)
             respond(join_error(member.member_id, error.code))
             return
         self._cancel_rejoin(group_id, member.member_id)
@@ -329,7 +329,8 @@ class ConsumerGroups(ConsumerProtocol):
             )
 
     def _has_newer_target(self, group: ConsumerGroup, member: Member) -> bool:
-        """Return whether there is a newer target, or a rejoin would compute one."""
+        """Return whether the group has a newer target than the member, or a rejoin would compute a
+        newer target."""
         if member.epoch < group.assignment_epoch:
             return True
         return group.epoch > group.assignment_epoch and self.may_assign(group)
@@ -343,7 +344,7 @@ class ConsumerGroups(ConsumerProtocol):
         )
 
     def _require_rejoin(self, group_id: str, member: Member) -> None:
-        """Remove the member unless it rejoins within its rebalance timeout."""
+        """Start a timer that removes the member unless it rejoins within its rebalance timeout."""
         key = (group_id, member.member_id)
         if key not in self._must_rejoin:
             self._must_rejoin.add(key)
@@ -359,10 +360,10 @@ class ConsumerGroups(ConsumerProtocol):
 
     # ---- LeaveGroup
 
-    def leave(self, group: ConsumerGroup, leaving: Sequence[MemberIdentity]) -> Outcome:
+    def leave(self, group: ConsumerGroup, leaving_members: Sequence[MemberIdentity]) -> Outcome:
         responses = []
         members: dict[str, Member] = {}
-        for identity in leaving:
+        for identity in leaving_members:
             response = MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id)
             responses.append(response)
             try:
@@ -395,7 +396,7 @@ class ConsumerGroups(ConsumerProtocol):
     def _may_downgrade(self, group: ConsumerGroup, leaving: Iterable[Member], joining: int = 0) -> bool:
         leaving_ids = {member.member_id for member in leaving}
         remaining = [member for member in group.members.values() if member.member_id not in leaving_ids]
-        if not self.config.downgrade or not all(member.is_classic for member in remaining):
+        if not self.config.allows_downgrade or not all(member.is_classic for member in remaining):
             return False
         return 0 < len(remaining) + joining <= self._classic.config.max_size
 
@@ -434,7 +435,8 @@ class ConsumerGroups(ConsumerProtocol):
     def _become_classic(
         self, group: ConsumerGroup, classic: ClassicGroup, records: list[Any], outcome: Outcome
     ) -> Outcome:
-        """Replace the group at once. The records are replayed only when the shard is loaded."""
+        """Replace the consumer group with the classic group at once. The records are replayed only
+        when the shard is loaded."""
         logger.info("Downgrading consumer group %s to a classic group", group.group_id)
         self._shard.journal.put(self._shard.groups, group.group_id, classic)
 
@@ -447,14 +449,14 @@ class ConsumerGroups(ConsumerProtocol):
                 self._classic.on_unloaded(classic, error.code)
                 return
             for member_id in group.members:
-                self.drop_timers(group.group_id, member_id)
+                self.cancel_timers(group.group_id, member_id)
 
         return Outcome([*records, *outcome.records], outcome.response, on_append, replay=False)
 
     # ---- timers
 
-    def drop_timers(self, group_id: str, member_id: str) -> None:
-        super().drop_timers(group_id, member_id)
+    def cancel_timers(self, group_id: str, member_id: str) -> None:
+        super().cancel_timers(group_id, member_id)
         self._cancel_rejoin(group_id, member_id)
         self._timers.cancel(_sync_key(group_id, member_id))
 

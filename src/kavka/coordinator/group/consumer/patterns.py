@@ -6,15 +6,15 @@ from collections import OrderedDict
 from collections.abc import KeysView
 from dataclasses import dataclass, field
 
-from kavka.common.regex import BadPattern, Pattern
+from kavka.common.regex import Pattern, PatternError
 
-CACHE_SIZE = 256
+MAX_CACHED_PATTERNS = 256
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _CachedPattern:
-    """A pattern with the tested and the matching topic names, or with the error if the pattern is
-    invalid."""
+    """A pattern with the topic names that were tested and those that match, or with the error if
+    the pattern is invalid."""
 
     pattern: Pattern | None = field(init=False, default=None)
     error: str = field(init=False, default="")
@@ -29,21 +29,21 @@ class Patterns:
         self._cache: OrderedDict[str, _CachedPattern] = OrderedDict()
 
     def resolve(self, text: str, names: KeysView[str]) -> frozenset[str]:
-        """Return the matching names. Raises BadPattern if the pattern is invalid or too
+        """Return the names that match. Raises PatternError if the pattern is invalid or too
         expensive."""
         cached = self._cache.get(text)
         if cached is None:
             cached = self._cache[text] = _CachedPattern()
-            while len(self._cache) > CACHE_SIZE:
+            while len(self._cache) > MAX_CACHED_PATTERNS:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(text)
         if cached.error:
-            raise BadPattern(cached.error)
+            raise PatternError(cached.error)
         try:
             if cached.pattern is None:
                 cached.pattern = Pattern(text)
             cached.matching |= cached.pattern.select(names - cached.tested)
-        except BadPattern as error:
+        except PatternError as error:
             cached.error = str(error)
             raise
         cached.tested = set(names)

@@ -5,7 +5,7 @@ A heartbeat has up to three steps. Each step uses the result of the previous ste
    group epoch.
 2. If the target assignment lags the group epoch, a new target is computed, at most once per
    `group.consumer.assignment.interval.ms`.
-3. The member takes its next step towards its target.
+3. The member takes the next step of its reconciliation (`reconciliation.py`).
 
 An operation that raises an error has changed nothing. Responses are sent when the records are
 committed.
@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.regex import BadPattern
+from kavka.common.regex import PatternError
 from kavka.coordinator.group.consumer.assignors import Assignor
 from kavka.coordinator.group.consumer.change import Change
 from kavka.coordinator.group.consumer.config import ConsumerConfig
@@ -62,11 +62,12 @@ from kavka.protocol.messages.consumer_group_heartbeat import (
 logger = logging.getLogger(__name__)
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
-# Version of ConsumerGroupHeartbeat from which on the client generates its member id.
-CLIENT_MEMBER_ID_FROM = 1
-# Heartbeat interval of a member that waits for its target or for partitions of other members.
-WAITING_HEARTBEAT_MS = 1_000
-RETRY_FENCING_MS = 1_000
+# The first version of ConsumerGroupHeartbeat in which the client generates its member id.
+MIN_CLIENT_MEMBER_ID_VERSION = 1
+# The maximum heartbeat interval of a member that waits for its target or for partitions of other
+# members.
+MAX_WAITING_HEARTBEAT_INTERVAL_MS = 1_000
+FENCING_RETRY_DELAY_MS = 1_000
 
 
 class ConsumerProtocol:
@@ -81,8 +82,9 @@ class ConsumerProtocol:
         self.patterns = Patterns()
         self._assignors = {name: ASSIGNORS[name] for name in config.assignors if name in ASSIGNORS} or ASSIGNORS
         self.default_assignor = next(iter(self._assignors))
-        # By group: the version of the topics when its metadata hash and patterns were last checked.
-        self._checked_version: dict[str, int] = {}
+        # By group id: `Topics.version` when the group's metadata hash and patterns were last
+        # checked.
+        self._checked_topics_version: dict[str, int] = {}
         for record_type in RECORD_TYPES:
             shard.add_replay(record_type, self.replay)
 
@@ -132,27 +134,27 @@ class ConsumerProtocol:
 
     def check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         epoch = request.member_epoch
-        needs_member_id = version >= CLIENT_MEMBER_ID_FROM or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
+        needs_member_id = version >= MIN_CLIENT_MEMBER_ID_VERSION or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
         if needs_member_id and not request.member_id.strip():
-            _refuse("MemberId can't be empty.")
+            _reject("MemberId can't be empty.")
         if not request.group_id.strip():
-            _refuse("GroupId can't be empty.")
+            _reject("GroupId can't be empty.")
         if request.instance_id is not None and not request.instance_id.strip():
-            _refuse("InstanceId can't be empty.")
+            _reject("InstanceId can't be empty.")
         if request.rack_id is not None and not request.rack_id.strip():
-            _refuse("RackId can't be empty.")
+            _reject("RackId can't be empty.")
         if epoch == JOIN_EPOCH:
             if request.rebalance_timeout_ms == -1:
-                _refuse("RebalanceTimeoutMs must be provided in first request.")
+                _reject("RebalanceTimeoutMs must be provided in first request.")
             if request.topic_partitions is None or request.topic_partitions:
-                _refuse("TopicPartitions must be empty when (re-)joining.")
+                _reject("TopicPartitions must be empty when (re-)joining.")
             if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-                _refuse("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+                _reject("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
         elif epoch == STATIC_LEAVE_EPOCH:
             if request.instance_id is None:
-                _refuse("InstanceId can't be null.")
+                _reject("InstanceId can't be null.")
         elif epoch < STATIC_LEAVE_EPOCH:
-            _refuse("MemberEpoch is invalid.")
+            _reject("MemberEpoch is invalid.")
         if request.server_assignor is not None and request.server_assignor not in self._assignors:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -183,9 +185,9 @@ class ConsumerProtocol:
         client_host: str,
         migration_records: Sequence[Any] = (),
     ) -> Outcome:
-        """Handle a heartbeat of a member that does not leave. If the group is converted from a
-        classic group, `group` is the unwritten conversion, and `migration_records` has its
-        records."""
+        """Handle a heartbeat of a member that does not leave. If a classic group is
+        upgraded, `group` is the new consumer group, and `migration_records` are the records that
+        create it."""
         joins = request.member_epoch == JOIN_EPOCH
         self.check_size(group, request.member_id, request.instance_id)
         member_id = request.member_id or str(uuid4())
@@ -211,7 +213,7 @@ class ConsumerProtocol:
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=current.epoch,
-            heartbeat_interval_ms=self._interval_for(change.group, current),
+            heartbeat_interval_ms=self._heartbeat_interval_ms(change.group, current),
         )
         has_subscription = names is not None or pattern is not None
         is_full_request = request.rebalance_timeout_ms != -1 and has_subscription and reported is not None
@@ -219,10 +221,10 @@ class ConsumerProtocol:
             response.assignment = _as_assignment(current.assigned)
         return Outcome(change.records, response, partial(self._on_written, group.group_id, ()))
 
-    def _interval_for(self, group: ConsumerGroup, current: CurrentAssignment) -> int:
+    def _heartbeat_interval_ms(self, group: ConsumerGroup, current: CurrentAssignment) -> int:
         interval = self.config.timing(group.group_id).heartbeat_interval_ms
         is_waiting = current.state == MemberState.UNRELEASED_PARTITIONS or group.epoch > group.assignment_epoch
-        return min(interval, WAITING_HEARTBEAT_MS) if is_waiting else interval
+        return min(interval, MAX_WAITING_HEARTBEAT_INTERVAL_MS) if is_waiting else interval
 
     def _find_member(self, change: Change, member_id: str, request: ConsumerGroupHeartbeatRequest) -> Member:
         group, instance_id = change.group, request.instance_id
@@ -262,7 +264,8 @@ class ConsumerProtocol:
     # ---- the steps of a heartbeat
 
     def update_member(self, change: Change, member: Member, subscription: Subscription) -> bool:
-        """Return whether the member's subscription changed."""
+        """Add the records of a changed subscription, and raise the group epoch if partitions may
+        move. Return whether the member's subscription changed."""
         group_id, member_id = change.group.group_id, member.member_id
         previous = member.subscription
         assignor_changed = subscription.assignor != previous.assignor
@@ -278,33 +281,36 @@ class ConsumerProtocol:
             or (assignor_changed and assignor != change.group.preferred_assignor(self.default_assignor))
         )
         version = self.topics.version
-        topics_changed = self._checked_version.get(group_id) != version
+        topics_changed = self._checked_topics_version.get(group_id) != version
         if pattern_changed or (topics_changed and change.group.used_patterns()):
             needs_epoch |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "")
         if not needs_epoch and topics_changed:
             needs_epoch = metadata_hash(change.group.subscribed_topics(), self.topics) != change.group.metadata_hash
-        self._checked_version[group_id] = version
+        self._checked_topics_version[group_id] = version
         if needs_epoch:
             change.raise_epoch(self.topics)
             logger.info("Group %s moves to epoch %d", group_id, change.group.epoch)
         return names_changed or pattern_changed
 
     def _resolve_patterns(self, change: Change, new_pattern: str) -> bool:
-        """Resolve the group's patterns. Return whether the matching topics changed. Raises an error
-        if `new_pattern` is invalid."""
+        """Resolve the group's patterns. Return whether the matching topics changed. Raises
+        INVALID_REGULAR_EXPRESSION if `new_pattern` is invalid."""
         has_changed = False
         change.drop_unused_patterns()
         for pattern in sorted(change.group.used_patterns()):
             try:
                 topics = self.patterns.resolve(pattern, self.topics.names())
-            except BadPattern as error:
+            except PatternError as error:
                 if pattern == new_pattern:
                     raise KafkaError(
                         ErrorCode.INVALID_REGULAR_EXPRESSION,
                         f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
                     ) from None
                 logger.warning(
-                    "Group %s keeps the previous topics of the pattern %s: %s", change.group.group_id, pattern, error
+                    "Cannot resolve the pattern %s of group %s, keeping its previous topics: %s",
+                    pattern,
+                    change.group.group_id,
+                    error,
                 )
                 continue
             resolved = change.group.patterns.get(pattern)
@@ -321,12 +327,14 @@ class ConsumerProtocol:
         name = group.preferred_assignor(self.default_assignor)
         assignor = self._assignors.get(name) or self._assignors[self.default_assignor]
         change.update_target(assignor, self.topics, self._clock.now_ms())
-        logger.info("Computed the target of group %s for epoch %d with %s", group.group_id, group.epoch, name)
+        logger.info(
+            "Computed the target assignment of group %s, epoch %d, assignor %s", group.group_id, group.epoch, name
+        )
 
     def may_assign(self, group: ConsumerGroup) -> bool:
-        assigned_at = group.assignment_timestamp
+        assigned_at_ms = group.assignment_timestamp
         interval = self.config.timing(group.group_id).assignment_interval_ms
-        return not assigned_at or not 0 <= self._clock.now_ms() - assigned_at < interval
+        return not assigned_at_ms or not 0 <= self._clock.now_ms() - assigned_at_ms < interval
 
     def update_current(
         self, change: Change, member_id: str, reported: ReportedPartitions, subscription_changed: bool
@@ -387,22 +395,23 @@ class ConsumerProtocol:
 
     def _on_written(self, group_id: str, removed: Sequence[str], error: KafkaError | None) -> None:
         if error is not None:
-            self._checked_version.pop(group_id, None)
+            self._checked_topics_version.pop(group_id, None)
             for member_id in removed:
-                # It is still a member, and its timer may have fired.
+                # The member was not removed, and its session timer may have fired.
                 self._timers.schedule(
                     session_key(group_id, member_id),
-                    RETRY_FENCING_MS,
+                    FENCING_RETRY_DELAY_MS,
                     partial(self._on_timer, group_id, member_id, "an earlier removal could not be written"),
                 )
             return
         for member_id in removed:
-            self.drop_timers(group_id, member_id)
+            self.cancel_timers(group_id, member_id)
 
     # ---- timers
 
     def on_settings(self, group_id: str) -> None:
-        """Apply the group's new session timeout. Heartbeats read the other settings."""
+        """Apply the group's new session timeout. The other settings apply from the next heartbeat
+        on."""
         group = self.find(group_id)
         if group is not None:
             for member in group.members.values():
@@ -421,33 +430,33 @@ class ConsumerProtocol:
     def _watch_rebalance(self, group_id: str, member: Member) -> None:
         self._timers.schedule(
             _rebalance_key(group_id, member.member_id),
-            # The rebalance timeout is unknown only if the log has lost the member's record.
+            # The rebalance timeout is -1 if the log has lost the member's record.
             max(member.subscription.rebalance_timeout_ms, self.config.timing(group_id).heartbeat_interval_ms),
             partial(
                 self._on_timer, group_id, member.member_id, "it did not revoke its partitions in time", member.epoch
             ),
         )
 
-    def _on_timer(self, group_id: str, member_id: str, reason: str, unrevoked_at: int | None = None) -> Outcome:
+    def _on_timer(self, group_id: str, member_id: str, reason: str, unrevoked_epoch: int | None = None) -> Outcome:
         group = self.find(group_id)
         member = group.members.get(member_id) if group is not None else None
         if member is None or group is None:
             return NOTHING
-        if unrevoked_at is not None and (
-            member.epoch != unrevoked_at or member.current.state != MemberState.UNREVOKED_PARTITIONS
+        if unrevoked_epoch is not None and (
+            member.epoch != unrevoked_epoch or member.current.state != MemberState.UNREVOKED_PARTITIONS
         ):
             return NOTHING
         logger.info("Removing member %s of group %s: %s", member_id, group_id, reason)
         return self.fence(group, (member,))
 
-    def drop_timers(self, group_id: str, member_id: str) -> None:
+    def cancel_timers(self, group_id: str, member_id: str) -> None:
         self._timers.cancel(session_key(group_id, member_id))
         self._timers.cancel(_rebalance_key(group_id, member_id))
 
 
 def check_epoch(member: Member, epoch: int, reported: ReportedPartitions) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the epoch is the member's. The previous epoch is also valid
-    if the member reports only assigned partitions: it did not receive the last response."""
+    """Raise FENCED_MEMBER_EPOCH unless `epoch` is the member epoch. The previous epoch is also
+    valid if the member reports only assigned partitions: it did not receive the last response."""
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     if (
@@ -464,7 +473,7 @@ def check_epoch(member: Member, epoch: int, reported: ReportedPartitions) -> Non
     )
 
 
-def _refuse(message: str) -> None:
+def _reject(message: str) -> None:
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 

@@ -1,11 +1,11 @@
 """[pure] The next step of a member from its current assignment to its target.
 
 Rules:
-- A member revokes assigned partitions that are not in its target (`UNREVOKED_PARTITIONS`). It stays
-  at its epoch and gets no new partitions until it reports that it owns none of them.
-- Then it advances to the epoch of the target and gets the free partitions of its target. If it has
-  all of them, it is `STABLE`. If other members still own some, it is `UNRELEASED_PARTITIONS` and
-  gets them when they are free.
+- A member revokes assigned partitions that are not in its target (`UNREVOKED_PARTITIONS`). Until it
+  reports that it no longer owns them, it keeps its epoch and gets no new partitions.
+- Then the member advances to the epoch of the target and gets the free partitions of its target. If
+  it has its whole target, it is `STABLE`. If other members still own partitions of its target, it
+  is `UNRELEASED_PARTITIONS` and gets these partitions when they are free.
 - Topics that the member no longer subscribes to are ignored, even if an older target has them.
 
     from \\ to     STABLE  UNREVOKED  UNRELEASED
@@ -43,7 +43,8 @@ def reconcile(
     reported: ReportedPartitions,
     subscription_changed: bool = False,
 ) -> CurrentAssignment:
-    """Return the member's next assignment. `owner` returns the id of a partition's owner."""
+    """Return the member's next assignment. `owner` returns the id of the member that owns a
+    partition, or None. Raises FENCED_MEMBER_EPOCH if the state of the member is unknown."""
     current = member.current
     state = current.state
     if state == STABLE:
@@ -53,7 +54,7 @@ def reconcile(
         if _reports_any(reported, current.revoking):
             return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
     elif state != UNRELEASED and (reported is None or len(reported) > 0):
-        # A coordinator of a newer version has written this state. The member must start again.
+        # A coordinator of a newer version has written this state. The member must rejoin.
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The state of the member is unknown. The member must abandon all its partitions and rejoin.",
@@ -105,13 +106,14 @@ def _next_step(
 def _without_unsubscribed(
     current: CurrentAssignment, subscribes: Callable[[UUID], bool], reported: ReportedPartitions
 ) -> CurrentAssignment:
-    """Revoke unsubscribed topics at once, even if they are in the target."""
-    dropped = [topic_id for topic_id in current.assigned if not subscribes(topic_id)]
-    if not dropped:
+    """Return the assignment without unsubscribed topics. They are revoked at once, even if they are
+    in the target."""
+    unsubscribed = [topic_id for topic_id in current.assigned if not subscribes(topic_id)]
+    if not unsubscribed:
         return current
-    assigned = {topic_id: owned for topic_id, owned in current.assigned.items() if topic_id not in dropped}
+    assigned = {topic_id: owned for topic_id, owned in current.assigned.items() if topic_id not in unsubscribed}
     revoking = dict(current.revoking)
-    for topic_id in dropped:
+    for topic_id in unsubscribed:
         revoking[topic_id] = {**revoking.get(topic_id, {}), **current.assigned[topic_id]}
     if _reports_any(reported, revoking):
         return CurrentAssignment(current.epoch, current.epoch, UNREVOKED, assigned, revoking)

@@ -1,7 +1,7 @@
 """[pure] The records of consumer groups in `__consumer_offsets`, in Kafka's layout.
 
     key 3    ConsumerGroupMetadata, by group                     epoch, metadata hash
-    key 4    ConsumerGroupPartitionMetadata, by group            of Kafka before 4.1; only read
+    key 4    ConsumerGroupPartitionMetadata, by group            before Kafka 4.1; only read
     key 5    ConsumerGroupMemberMetadata, by group and member    subscription of a member
     key 6    ConsumerGroupTargetAssignmentMetadata, by group     epoch and time of the target
     key 7    ConsumerGroupTargetAssignmentMember, as key 5       target of a member
@@ -21,10 +21,10 @@ from kavka.coordinator.group.records import Encoded, encode_message, register
 from kavka.protocol.messages import offsets_topic as messages
 from kavka.records.batch import Buffer
 
-PARTITION_METADATA_KEY = 4
+PARTITION_METADATA_KEY_VERSION = 4
 
-# Partitions by topic. `OwnedPartitions` maps each partition to the epoch at which the member got
-# it.
+# Partitions by topic. `OwnedPartitions` maps each partition to the epoch at which it was assigned
+# to the member.
 Partitions = dict[UUID, frozenset[int]]
 OwnedPartitions = dict[UUID, dict[int, int]]
 
@@ -71,7 +71,8 @@ class CurrentAssignment(NamedTuple):
 
 
 class ResolvedPattern(NamedTuple):
-    """The topics that match a pattern. `version` is the version of the topics (`topics.py`)."""
+    """The topics that match a pattern. `version` is `Topics.version` when the pattern was
+    resolved."""
 
     topics: frozenset[str]
     version: int
@@ -84,7 +85,7 @@ class GroupEpochRecord(NamedTuple):
 
 
 class PartitionMetadataRecord(NamedTuple):
-    """`value` is True unless the record is a tombstone. Its content is not used."""
+    """`value` is True unless the record is a tombstone. The content of the record is not used."""
 
     group: str
     value: bool | None
@@ -233,7 +234,8 @@ def _current(message: messages.ConsumerGroupCurrentMemberAssignmentValue) -> Cur
 
 
 def _owned(topics: list[messages.TopicPartitions], member_epoch: int) -> OwnedPartitions:
-    """Records of Kafka before 4.3 have no epochs. `member_epoch` replaces them."""
+    """Return the partitions with their epochs. Records of Kafka before 4.3 have no epochs:
+    `member_epoch` replaces them."""
     owned: OwnedPartitions = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -255,9 +257,9 @@ def _pattern(message: messages.ConsumerGroupRegularExpressionValue) -> ResolvedP
 
 def _encode_partition_metadata(record: PartitionMetadataRecord) -> Encoded:
     if record.value is not None:
-        raise ValueError("only a tombstone can be written")
+        raise ValueError("cannot write partition metadata: only its tombstone can be written")
     key = messages.ConsumerGroupPartitionMetadataKey(group_id=record.group)
-    return encode_message(key, PARTITION_METADATA_KEY), None
+    return encode_message(key, PARTITION_METADATA_KEY_VERSION), None
 
 
 def _decode_partition_metadata(version: int, key: Buffer, value: Buffer | None) -> PartitionMetadataRecord:
@@ -266,7 +268,7 @@ def _decode_partition_metadata(version: int, key: Buffer, value: Buffer | None) 
 
 
 layout.ENCODERS[PartitionMetadataRecord] = _encode_partition_metadata
-layout.DECODERS[PARTITION_METADATA_KEY] = _decode_partition_metadata
+layout.DECODERS[PARTITION_METADATA_KEY_VERSION] = _decode_partition_metadata
 register(
     GroupEpochRecord,
     messages.ConsumerGroupMetadataKey,

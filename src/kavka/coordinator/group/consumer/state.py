@@ -5,7 +5,8 @@ Rules:
 - The group has an epoch. Every change that may move partitions increments the epoch: a member
   joins, leaves or changes its subscription, a topic is created, deleted or gets partitions, a
   pattern matches other topics, or the assignor changes.
-- The coordinator computes a target assignment for an epoch. The target's epoch may lag the group's.
+- The coordinator computes a target assignment for an epoch. The assignment epoch may lag the
+  group epoch.
 - Each member moves from its current assignment to its target step by step, by the responses to its
   heartbeats. The member epoch is the epoch of the target that the member has reached. A member
   first revokes partitions and acknowledges the revocation. Then it advances to the new epoch and
@@ -60,8 +61,8 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 
-# First version of OffsetCommit that has the member epoch.
-EPOCH_IN_COMMIT_FROM = 9
+# The first version of OffsetCommit that has the member epoch.
+MIN_MEMBER_EPOCH_VERSION = 9
 
 
 class MemberState(IntEnum):
@@ -104,15 +105,15 @@ class Member(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ConsumerGroup:
-    """Owns the tables of one group. Only `apply` changes them. It replaces values and never mutates
-    them."""
+    """Owns the tables of one group. Only `apply` changes the tables. It replaces values and never
+    mutates them."""
 
     type = "consumer"
     protocol_type = "consumer"
 
     group_id: str
-    # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": True if the log has this
-    # record, which older versions of Kafka write.
+    # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": True if the log has a record
+    # with the partition metadata, which older versions of Kafka write.
     head: dict[str, Any] = field(init=False, default_factory=dict)
     members: dict[str, Member] = field(init=False, default_factory=dict)
     # Member id by group.instance.id.
@@ -218,7 +219,8 @@ class ConsumerGroup:
     # ---- subscriptions
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
-        """Return the topic names. A pattern that is not resolved yet matches no topic."""
+        """Return the names of the subscribed topics. A pattern that is not resolved yet matches no
+        topic."""
         resolved = self.patterns.get(subscription.pattern) if subscription.pattern else None
         return subscription.topics if resolved is None else subscription.topics | resolved.topics
 
@@ -235,7 +237,8 @@ class ConsumerGroup:
         return {m.subscription.pattern for m in self.members.values() if m.subscription.pattern}
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members request. On a tie, the first by name wins."""
+        """Return the assignor that most members request, or `default` if no member requests one. On
+        a tie, the first by name wins."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.subscription.assignor
@@ -246,8 +249,12 @@ class ConsumerGroup:
     # ---- checks of operations on offsets and on the group
 
     def check_commit(self, commit: OffsetCommit) -> Member | None:
-        """Check the member and its epoch. With an older epoch, a member may commit only partitions
-        that it has owned since that epoch."""
+        """Return the committing member, or None for a commit from outside the group. With an older
+        epoch, a member may commit only partitions that it has owned since that epoch.
+
+        Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, and STALE_MEMBER_EPOCH (ILLEGAL_GENERATION
+        for a classic member).
+        """
         generation = commit.generation
         if generation < 0 and not self.members:
             return None
@@ -258,7 +265,7 @@ class ConsumerGroup:
             raise KafkaError(
                 _wrong_epoch(member), f"The epoch {generation} is newer than the member epoch {member.epoch}."
             )
-        if not commit.is_transactional and not member.is_classic and commit.version < EPOCH_IN_COMMIT_FROM:
+        if not commit.is_transactional and not member.is_classic and commit.version < MIN_MEMBER_EPOCH_VERSION:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
@@ -267,10 +274,10 @@ class ConsumerGroup:
             current = member.current
             for topic, topic_id, item, _ in commit.items:
                 partition = item.partition_index
-                since = current.assigned.get(topic_id, {}).get(partition)
-                if since is None:
-                    since = current.revoking.get(topic_id, {}).get(partition)
-                if since is None or generation < since:
+                assigned_epoch = current.assigned.get(topic_id, {}).get(partition)
+                if assigned_epoch is None:
+                    assigned_epoch = current.revoking.get(topic_id, {}).get(partition)
+                if assigned_epoch is None or generation < assigned_epoch:
                     raise KafkaError(
                         _wrong_epoch(member),
                         f"The member has not owned partition {topic}-{partition} since epoch {generation}.",
@@ -287,7 +294,7 @@ class ConsumerGroup:
             raise KafkaError(_wrong_epoch(member))
 
     def check_offset_delete(self) -> None:
-        """Allow the request. The shard refuses topics that a member subscribes to."""
+        """Allow the request. The shard rejects the topics that a member subscribes to."""
 
     def check_delete(self) -> None:
         if self.members:
@@ -356,7 +363,7 @@ class ConsumerGroup:
         if member is None:
             if record.value is None:
                 return
-            # In a compacted log the member's subscription may follow.
+            # In a compacted log, the record with the member's subscription may follow.
             member = Member(member_id)
         self._release(member, tables)
         current = record.value if record.value is not None else LEFT

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Topic(NamedTuple):
-    """`racks` has the racks of each partition's replicas. It is empty if no broker has a rack."""
+    """`partitions` is the number of partitions. `racks` has the racks of each partition's replicas;
+    it is empty if no broker has a rack."""
 
     name: str
     topic_id: UUID
@@ -67,7 +68,7 @@ class CachedTopics:
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Return a hash that changes when one of these topics changes, or 0 if none of them exists. The
+    """Return a hash that changes when one of these topics changes, or 0 if no topic exists. The
     hash is stored with the group epoch, so it must be the same in every process."""
     digest = blake2b(digest_size=8)
     is_empty = True

@@ -40,8 +40,8 @@ def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitio
 
 
 def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[TopicIdPartition]]]:
-    """Yield the previous partitions of each member that exist, that it subscribes to, and that no
-    earlier member retains."""
+    """Yield each member with the previous partitions that it may retain: they exist, the member
+    subscribes to their topics, and no earlier member retains them."""
     retained: set[TopicIdPartition] = set()
     for member_id in sorted(members):
         spec = members[member_id]
@@ -77,21 +77,21 @@ def _assign_same_topics(members: Members, topics: TopicsById) -> AssignmentBuild
             del retained_partitions[max_load:]
         for topic_id, partition in retained_partitions:
             builder.assign(member_id, topic_id, partition)
-    free = list(_free(builder, topics))
+    free = list(_free_partitions(builder, topics))
     member_ids = sorted(members)
     loads = builder.loads
     capacity = {member_id: load - loads[member_id] for member_id in member_ids if loads[member_id] < load}
     free = _assign_by_rack(builder, members, topics, free, capacity)
     free = _assign_in_order(builder, free, capacity)
-    # The partitions of the remainder: one per member that has none of them yet.
+    # The remainder: one extra partition for each member that has none yet.
     capacity = {member_id: 1 for member_id in member_ids if loads[member_id] == load}
     free = _assign_by_rack(builder, members, topics, free, capacity)
     _assign_in_order(builder, free, capacity)
     return builder
 
 
-def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[TopicIdPartition]:
-    """Yield the partitions that no member has."""
+def _free_partitions(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[TopicIdPartition]:
+    """Yield the partitions that are not assigned yet."""
     assigned: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
     for partitions_by_topic in builder.partitions.values():
         for topic_id, partitions in partitions_by_topic.items():
@@ -138,7 +138,8 @@ def _assign_by_rack(
 def _assign_in_order(
     builder: AssignmentBuilder, free: list[TopicIdPartition], capacity: dict[str, int]
 ) -> list[TopicIdPartition]:
-    """Fill the members one after the other. Return the remaining partitions."""
+    """Assign partitions to one member after the other, up to its capacity. Return the remaining
+    partitions."""
     unassigned = iter(free)
     for member_id, count in capacity.items():
         for _ in range(count):
@@ -167,7 +168,7 @@ def _assign_different_topics(members: Members, topics: TopicsById) -> Assignment
     subscribers = subscribers_by_topic(members)
     subscribed = {topic_id: topics[topic_id] for topic_id in subscribers}
     free: dict[UUID, list[int]] = {}
-    for topic_id, partition in _free(builder, subscribed):
+    for topic_id, partition in _free_partitions(builder, subscribed):
         free.setdefault(topic_id, []).append(partition)
     # Topics with the fewest subscribers first.
     topic_ids = sorted(
@@ -239,8 +240,8 @@ def _balance(builder: AssignmentBuilder, topic_id: UUID, subscribers: list[str])
                 heapq.heappush(donors, (-loads[donor], donor))
             continue
         while receivers[0][0] != loads[receivers[0][1]]:
-            _, stale = heapq.heappop(receivers)
-            heapq.heappush(receivers, (loads[stale], stale))
+            _, member_id = heapq.heappop(receivers)
+            heapq.heappush(receivers, (loads[member_id], member_id))
         _, receiver = receivers[0]
         if loads[donor] - loads[receiver] < 2:
             break
