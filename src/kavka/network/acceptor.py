@@ -1,4 +1,5 @@
-"""Listening sockets. At the limit `max.connections`, new connections stay in the backlog."""
+"""Accepts connections on listening sockets. At the limit `max.connections`, new connections stay in
+the backlog."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_ACCEPTS_PER_TURN = 64
 _OUT_OF_FILES_PAUSE_S = 0.1
-_FREE_PORT_ATTEMPTS = 10
+_MAX_FREE_PORT_RETRIES = 10
 
 
 class SocketBuffers(NamedTuple):
@@ -43,15 +44,15 @@ class Acceptor:
         """Bind all addresses of `host` ("" is every address of the machine). Returns the bound
         port, which is a free port if `port` is 0. If an address cannot be bound, raises OSError
         and releases all addresses."""
-        attempts = _FREE_PORT_ATTEMPTS
+        retries = _MAX_FREE_PORT_RETRIES
         while True:
             try:
                 return self._bind_all(host, port, backlog)
             except OSError as error:
                 self.close()
-                attempts -= 1
+                retries -= 1
                 # A port that is free at one address may be in use at the next.
-                if port or attempts < 0 or error.errno != errno.EADDRINUSE:
+                if port or retries < 0 or error.errno != errno.EADDRINUSE:
                     raise
 
     def _bind_all(self, host: str, port: int, backlog: int) -> int:

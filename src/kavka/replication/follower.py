@@ -64,8 +64,8 @@ class FollowerRole:
             self._truncate_to(log, log.high_watermark)
 
     def truncate(self, log: Log, leader_epoch: int, leader_end: int) -> None:
-        """The logs diverge: in the leader's log, `leader_epoch` ends at `leader_end`. Another
-        truncation may be needed after the next fetch."""
+        """Truncate this log, which diverges from the leader's log: there, `leader_epoch` ends at
+        `leader_end`. Another truncation may be needed after the next fetch."""
         offset = truncation_offset(
             log.end_offset_for_epoch, log.end_offset, log.high_watermark, leader_epoch, leader_end
         )
@@ -90,9 +90,9 @@ class FollowerRole:
             self.partition.on_truncate(offset)
 
     def move_into_range(self, log: Log, leader_start: int, leader_end: int) -> None:
-        """The end of this log is outside the leader's log. After an unclean election the leader's
-        log may be shorter: then this log is truncated. If this log ends before the leader's log
-        starts, all records of this log are deleted."""
+        """Move the end of this log into the range of the leader's log. After an unclean election
+        the leader's log may be shorter: then this log is truncated. If this log ends before the
+        leader's log starts, all records of this log are deleted."""
         if leader_end < log.end_offset:
             self._truncate_to(log, leader_end)
         elif leader_start > log.end_offset:

@@ -46,10 +46,10 @@ class FollowerSession:
 
     # ---- called for a fetch
 
-    def begin(self, changed: Iterable[Any], now: float) -> None:
-        """A fetch arrived. It includes the `changed` partitions."""
+    def begin(self, changed_entries: Iterable[Any], now: float) -> None:
+        """Begin a fetch, which includes the partitions of `changed_entries`."""
         self.fetched_at = now
-        for entry in changed:
+        for entry in changed_entries:
             self.dirty[entry] = None
         if self.outside_isr:
             self.touched.update(self.outside_isr)

@@ -19,8 +19,8 @@ PROPOSAL_BACKOFF = Backoff(50, 1_000, jitter=0)
 
 @dataclass(slots=True, eq=False)
 class FollowerState:
-    """The leader's state of one other replica, learned from its fetches in this epoch. `LeaderRole`
-    owns it."""
+    """The state of one follower, which the leader learns from the follower's fetches in this leader
+    epoch. `LeaderRole` owns it."""
 
     broker_id: int
     end_offset: int = UNKNOWN
@@ -42,22 +42,22 @@ class FollowerState:
         self.propose_at = NEVER
 
     def refuse(self, now: float, *, ineligible: bool) -> None:
-        """The controller did not let the follower into the ISR."""
+        """Record that the controller refused the follower, and delay the next proposal."""
         self.is_ineligible = self.is_ineligible or ineligible
         self.refusals += 1
         self.propose_at = now + PROPOSAL_BACKOFF.delay(self.refusals)
 
-    def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
-        """A leader epoch begins. A follower in the ISR counts as caught up now. A new leader has
-        received no fetch from its followers."""
+    def begin_epoch(self, now: float, leader_end: int, is_in_sync: bool, is_new_leader: bool) -> None:
+        """Reset the state for a new leader epoch. A follower in the ISR counts as caught up now. A
+        new leader has received no fetch from its followers."""
         self.admit()
         if not is_new_leader:
-            self.leader_end_at_fetch = leader_end if in_sync else 0
-            self.fetched_at = now if in_sync else NEVER
-        self.caught_up_at = now if in_sync else NEVER
+            self.leader_end_at_fetch = leader_end if is_in_sync else 0
+            self.fetched_at = now if is_in_sync else NEVER
+        self.caught_up_at = now if is_in_sync else NEVER
 
     def record_fetch(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
-        """The follower fetches from `offset`, and the leader's log ends at `leader_end`.
+        """Record a fetch from `offset`. The leader's log ends at `leader_end`.
 
         A follower that fetches from the log's end has caught up now. A follower that fetches from
         the log's end at the previous fetch had caught up at that time. So a log that always grows
@@ -77,8 +77,8 @@ class FollowerState:
             self.leader_end_at_fetch = leader_end
 
     def mark_caught_up(self, fetched_at: float) -> None:
-        """The follower had all records when it sent the fetch at `fetched_at`, which did not
-        include this partition."""
+        """Record that the follower had all records when it sent the fetch at `fetched_at`, which
+        did not include this partition."""
         if fetched_at > self.fetched_at:
             self.fetched_at = self.caught_up_at = fetched_at
             self.leader_end_at_fetch = self.end_offset

@@ -112,7 +112,7 @@ class LeaderRole:
     def record_fetch(
         self, follower: FollowerState, offset: int, start_offset: int, now: float, broker_epoch: int
     ) -> None:
-        """A follower fetches from `offset`, so it has all earlier records. Moves the high
+        """Record a fetch from `offset`: the follower has all earlier records. Moves the high
         watermark, and may propose the follower for the ISR."""
         if 0 <= broker_epoch < follower.broker_epoch:
             return  # sent before that broker restarted
@@ -219,7 +219,7 @@ class LeaderRole:
     def on_isr_accepted(
         self, pending: PendingIsr, leader_epoch: int, partition_epoch: int, isr: frozenset[int]
     ) -> None:
-        """The controller committed a proposed change."""
+        """Apply a proposed change that the controller has committed."""
         partition = self._partition
         if pending is not partition.isr_state or leader_epoch != partition.leader_epoch:
             return  # a later order of the controller is already in effect
@@ -241,7 +241,8 @@ class LeaderRole:
         partition.advance(appended=False)
 
     def on_isr_refused(self, pending: PendingIsr, code: ErrorCode) -> bool:
-        """The controller refused a proposed change. Returns whether to propose it again."""
+        """Handle the refusal of a proposed change by the controller. Returns whether to send the
+        change again."""
         partition = self._partition
         if pending is not partition.isr_state:
             return False

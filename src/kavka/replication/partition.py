@@ -329,14 +329,16 @@ class Partition:
                 fetch.check()
 
     def on_truncate(self, offset: int) -> None:
-        """The log was truncated to `offset`, because the current leader lacks the later records."""
+        """Fail the pending produces whose records were removed by a truncation to `offset`, and
+        complete the pending fetches."""
         for append in list(self.pending_appends):
             if isinstance(append, DelayedProduce):
                 append.on_truncate(self, offset)
         self.complete_fetches()
 
     def on_start_offset_moved(self) -> None:
-        """Records were deleted. Followers get the new start offset now."""
+        """Check the pending fetches after records were deleted. Followers get the new start offset
+        now."""
         for fetch in list(self.pending_fetches):
             fetch.check()
         self._complete_follower_fetches()

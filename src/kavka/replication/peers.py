@@ -21,7 +21,7 @@ from kavka.protocol.primitives import TopMessage
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 
-# The host and port of a broker on the inter-broker listener; None if it is not alive.
+# The host and port of a broker on the inter-broker listener; None if the broker is not alive.
 Address = Callable[[int], tuple[str, int] | None]
 
 

@@ -314,7 +314,7 @@ class ReplicaManager:
             self._log_manager.report_failure(partition.log, error.__cause__ or error)
 
     def on_dir_failure(self, _directory: LogDir, offline: list[TopicPartition]) -> None:
-        """The log manager has taken the logs of these partitions offline."""
+        """Take the partitions offline whose log directory has failed."""
         for tp in offline:
             partition = self.partitions.get(tp)
             if partition is not None:

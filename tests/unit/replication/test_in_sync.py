@@ -46,7 +46,7 @@ def test_a_follower_joins_with_all_committed_records_and_all_before_the_epoch(en
 
 def test_a_follower_that_reaches_the_end_of_its_last_fetch_does_not_lag():
     state = FollowerState(1)
-    state.begin_epoch(0.0, 100, in_sync=True, is_new_leader=True)
+    state.begin_epoch(0.0, 100, is_in_sync=True, is_new_leader=True)
     for n in range(1, 30):
         # The follower always reaches the log end of its previous fetch, but the log grows again.
         state.record_fetch(100 * (n - 1), 0, float(n), 100 * n, 1)
@@ -77,9 +77,9 @@ def test_a_follower_at_the_log_end_is_in_sync_without_recent_fetches():
 def test_a_reelected_leader_keeps_the_offsets_of_its_followers():
     state = FollowerState(1)
     state.record_fetch(50, 3, 1.0, 60, 7)
-    state.begin_epoch(5.0, 60, in_sync=True, is_new_leader=False)
+    state.begin_epoch(5.0, 60, is_in_sync=True, is_new_leader=False)
     assert (state.end_offset, state.start_offset, state.caught_up_at) == (50, 3, 5.0)
-    state.begin_epoch(6.0, 60, in_sync=False, is_new_leader=False)
+    state.begin_epoch(6.0, 60, is_in_sync=False, is_new_leader=False)
     assert (state.end_offset, state.start_offset, state.broker_epoch) == (50, 3, 7)
     assert out_of_sync([state], 60, 6.0, LAG) == [1]
 
