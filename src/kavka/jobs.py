@@ -2,10 +2,10 @@
 `stop` and the console read them.
 
 The record of a job is a JSON file named after its application.id, in a folder that only its user
-can access. It contains the pid, the start time of the process (pids are reused), the arguments of
-the job and its last progress. It is replaced atomically, and removed when the job ends normally. A
-failed job leaves its record with the error. A killed job leaves its last record, and is reported
-with the state GONE.
+can access. The record contains the pid, the start time of the process (pids are reused), the
+arguments of the job and its last progress. The file is replaced atomically, and removed when the
+job ends normally. A failed job leaves its record with the error. A killed job leaves its last
+record, and is reported with the state GONE.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class JobError(Exception):
 
 
 def folder() -> Path:
-    """Return the folder with the records of this user's jobs, and create it if necessary."""
+    """Return the folder with the records of this user's jobs, and create it if necessary. Raise
+    JobError if it belongs to another user."""
     configured = os.environ.get("KAVKA_PIPELINE_DIR")
     path = Path(configured or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def _record_path(name: str) -> Path:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in the kernel's ticks; None if it is unknown."""
+    """Return the start time of a process in clock ticks since boot; None if it is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
         return int(text.rpartition(")")[2].split()[19])
@@ -70,14 +71,15 @@ def write(name: str, record: dict[str, Any]) -> None:
 
 
 def remove(name: str) -> None:
+    """Remove the record of a job, if there is one."""
     _record_path(name).unlink(missing_ok=True)
 
 
 def read(name: str) -> dict[str, Any] | None:
     """Return the record of a job; None if there is no readable record.
 
-    `running` is added. A job that ended without an error and without removing its record has the
-    state GONE.
+    The result also has the fields `application.id` and `running`. A job that ended without an error
+    and without removing its record has the state GONE.
     """
     try:
         record = json.loads(_record_path(name).read_text())
@@ -109,7 +111,8 @@ def all_jobs() -> list[dict[str, Any]]:
 
 
 def stop(name: str, timeout: float = STOP_TIMEOUT_S) -> None:
-    """Send SIGTERM to a job and wait until it has ended."""
+    """Send SIGTERM to a job and wait until it has ended. Raise JobError if it is not running, or
+    still runs after the timeout."""
     record = read(name)
     if record is None or not record["running"]:
         raise JobError(f"{name} is not running on this machine")
@@ -123,7 +126,7 @@ def stop(name: str, timeout: float = STOP_TIMEOUT_S) -> None:
 
 def restart(name: str) -> int:
     """Stop a job if it is running, and start it with the arguments in its record, in a new session.
-    Return the pid."""
+    Return the pid. Raise JobError if there is no complete record or the job does not stop."""
     record = read(name)
     if record is None:
         raise JobError(f"there is no record of {name} on this machine")
@@ -149,10 +152,10 @@ def restart(name: str) -> int:
 
 
 def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
-    """Count the offsets between two positions, by topic and partition.
+    """Return the number of offsets from `start` to `end`, by topic and partition.
 
-    The positions are Spark's JSON text or None. Only topics in both positions are counted. The end
-    position of the first batch contains its start position.
+    `start` and `end` are offsets of a Spark source as JSON text, or None. Only topics in both are
+    counted. The end offsets of the first batch contain its start offsets.
     """
     ends = _offsets(end)
     starts = _offsets(start) or ends.get(INITIAL, {})

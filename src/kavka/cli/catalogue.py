@@ -143,13 +143,15 @@ MISSING = {
 
 
 def why_missing(name: str) -> str | None:
-    """Return why Kavka does not have this Kafka tool; None if Kafka has no tool of that name."""
+    """Return the reason why Kavka does not have this Kafka tool; None if MISSING has no such
+    tool."""
     script = name.removesuffix(".sh")
     return MISSING.get(script) or MISSING.get(f"kafka-{script}")
 
 
 def find(name: str) -> Tool | None:
-    """Find a tool by its name or by Kafka's script name, with or without `kafka-` and `.sh`."""
+    """Find a tool by its name or by Kafka's script name, with or without `kafka-` and `.sh`.
+    Return None if there is none."""
     script = name.removesuffix(".sh")
     short = script.removeprefix("kafka-")
     for tool in TOOLS:
@@ -159,6 +161,7 @@ def find(name: str) -> Tool | None:
 
 
 def table_of(tool: Tool) -> Command:
+    """Import the module of a tool and return its option table."""
     from importlib import import_module
 
     command: Command = getattr(import_module(tool.module), tool.table)

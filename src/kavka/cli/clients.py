@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 from kavka.cli.connecting import WARNING_DELAY_S, read_properties
 from kavka.cli.options import Arguments, Option, UsageError
-from kavka.cli.tool import INTERRUPTED, note
+from kavka.cli.tool import INTERRUPTED_EXIT_CODE, note
 
-TERMINATED = 143
-# The tools send and receive bytes; readers and formatters convert them.
-_CONVERTERS = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
+TERMINATED_EXIT_CODE = 143
+# Settings that the tools ignore: their clients send and receive bytes, which readers and formatters
+# convert.
+_CONVERTER_SETTINGS = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
 
 
 class Client(Protocol):
@@ -34,8 +35,9 @@ def file_option(name: str, help: str, *, deprecated: bool = False) -> Option:
     return Option(name, help, "file", deprecated=deprecated, completes="file")
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `name=value` texts. As in Kafka's tools, a name alone has an empty value."""
+def parse_property_options(texts: Iterable[str]) -> dict[str, str]:
+    """Parse texts such as `name=value`. As in Kafka's tools, a name alone has an empty value. Raise
+    UsageError if a name is missing."""
     properties = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -47,18 +49,18 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 def client_settings(args: Arguments, files: Iterable[str], properties: Iterable[str]) -> dict[str, Any]:
     """Merge the files that the options in `files` name and the settings of the options in
-    `properties`. Later values take precedence. Serializers and deserializers are dropped."""
+    `properties`. Later values take precedence. Serializers and deserializers are removed."""
     settings: dict[str, Any] = {}
     for option in files:
         if option in args:
             settings |= read_properties(args[option])
     for option in properties:
-        settings |= pairs(args[option])
-    return {name: value for name, value in settings.items() if name not in _CONVERTERS}
+        settings |= parse_property_options(args[option])
+    return {name: value for name, value in settings.items() if name not in _CONVERTER_SETTINGS}
 
 
-def quiet_logging() -> None:
-    """Log the errors of the clients to standard error, and nothing else."""
+def log_only_errors() -> None:
+    """Set up logging so that only errors are logged, to standard error."""
     logging.basicConfig(level="ERROR", format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
@@ -81,16 +83,17 @@ def reader_has_closed(descriptor: int) -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-class Terminated(KeyboardInterrupt):
+class Termination(KeyboardInterrupt):
     """Raised on SIGTERM. The tool stops as on Ctrl-C, but with another exit code."""
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Raise Terminated on SIGTERM inside the block, as Ctrl-C raises KeyboardInterrupt."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Raise Termination on SIGTERM inside the block, as Ctrl-C raises KeyboardInterrupt. Outside
+    the main thread, change nothing."""
 
     def raise_terminated(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        raise Termination
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -103,4 +106,5 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    """Return the exit code of a tool that a signal has stopped."""
+    return TERMINATED_EXIT_CODE if isinstance(error, Termination) else INTERRUPTED_EXIT_CODE

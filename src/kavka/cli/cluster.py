@@ -14,12 +14,12 @@ from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.tool import ToolError, run
 
-BROKERS = 3
-BROKER_PORT = 9092
-ZOOKEEPER_PORT = 2181
+DEFAULT_BROKERS = 3
+DEFAULT_BROKER_PORT = 9092
+DEFAULT_ZOOKEEPER_PORT = 2181
 
 _FOLDER = Option("dir", "The folder of the cluster.", "directory", default="kavka-cluster", completes="directory")
-_NUMBER = (Positional("N", "The broker's id."),)
+_BROKER_ID = (Positional("N", "The broker's id."),)
 _JSON = Option("json", "Print JSON.")
 
 COMMAND = Command(
@@ -33,18 +33,18 @@ COMMAND = Command(
             "Start all servers of the cluster that are not running. Existing data is kept.",
             (
                 Option("brokers", "Number of brokers. A larger number than before adds brokers.", "number", int,
-                       default_text=f"as before, else {BROKERS}"),
+                       default_text=f"as before, else {DEFAULT_BROKERS}"),
                 Option("port", "Port of the first broker. The other brokers use the next ports.", "port", int,
-                       default_text=f"as before, else {BROKER_PORT}"),
-                Option("zookeeper-port", "Port of the ZooKeeper server.", "port", int, ZOOKEEPER_PORT),
+                       default_text=f"as before, else {DEFAULT_BROKER_PORT}"),
+                Option("zookeeper-port", "Port of the ZooKeeper server.", "port", int, DEFAULT_ZOOKEEPER_PORT),
                 Option("override", "A setting of every broker, saved for later starts.", "name=value", repeated=True),
             ),
             examples=("kavka cluster up --brokers 3",),
         ),
         Command("status", "Show the id, address and state of each server.", (_JSON,)),
-        Command("kill", "Kill a broker with SIGKILL.", positionals=_NUMBER),
-        Command("start", "Start a broker.", positionals=_NUMBER),
-        Command("stop", "Stop a broker with a controlled shutdown.", positionals=_NUMBER),
+        Command("kill", "Kill a broker with SIGKILL.", positionals=_BROKER_ID),
+        Command("start", "Start a broker.", positionals=_BROKER_ID),
+        Command("stop", "Stop a broker with a controlled shutdown.", positionals=_BROKER_ID),
         Command(
             "down",
             "Stop all servers. The data is kept.",
@@ -82,11 +82,11 @@ def _up(args: Arguments) -> int:
     with folder.locked(create=True):
         if not folder.members:
             folder.plan_zookeeper(args["zookeeper-port"])
-            brokers = brokers or BROKERS
+            brokers = brokers or DEFAULT_BROKERS
         existing = len(folder.brokers)
         if brokers is not None and brokers < existing:
             raise ToolError(f"the cluster in {folder.path} has {existing} brokers; brokers cannot be removed")
-        first_port = args["port"] or (folder.brokers[0].port if existing else BROKER_PORT)
+        first_port = args["port"] or (folder.brokers[0].port if existing else DEFAULT_BROKER_PORT)
         folder.plan_brokers(brokers or existing, first_port, args["override"])
         folder.start(folder.members)
         for broker in folder.brokers:
@@ -98,10 +98,10 @@ def _up(args: Arguments) -> int:
 def _down(args: Arguments) -> int:
     folder = _existing_cluster(args)
     with folder.locked():
-        running = [member for member in folder.members if member.is_alive]
+        running_members = [member for member in folder.members if member.is_alive]
         folder.stop(folder.brokers)
         folder.stop([folder.zookeeper])
-        names = ", ".join(member.name for member in running)
+        names = ", ".join(member.name for member in running_members)
         print(f"stopped {names}" if names else "no server of the cluster was running")
     if args["delete-data"]:
         shutil.rmtree(folder.path)
@@ -131,7 +131,7 @@ def _status(args: Arguments) -> int:
             ("NAME", "ADDRESS", "STATE", "ROLE", "PROCESS", "LOG"),
             rows,
             right_aligned=("PROCESS",),
-            styled=lambda heading, cell: colours.get(cell, ()) if heading == "STATE" else (),
+            cell_styles=lambda heading, cell: colours.get(cell, ()) if heading == "STATE" else (),
         )
     else:
         for member in folder.members:
@@ -161,29 +161,29 @@ def _as_json(member: Member, controller: int | None) -> dict[str, object]:
 
 def _change_broker(args: Arguments) -> int:
     folder = _existing_cluster(args)
-    number = args.positionals[0]
+    broker_id = args.positionals[0]
     with folder.locked():
-        broker = next((candidate for candidate in folder.brokers if str(candidate.id) == number), None)
+        broker = next((candidate for candidate in folder.brokers if str(candidate.id) == broker_id), None)
         if broker is None:
             broker_ids = ", ".join(str(candidate.id) for candidate in folder.brokers)
-            raise ToolError(f"there is no broker {number}; the cluster has {broker_ids}")
+            raise ToolError(f"there is no broker {broker_id}; the brokers of the cluster are {broker_ids}")
         if args.subcommand == "start":
             if broker.is_alive:
-                raise ToolError(f"broker {number} is already running as process {broker.pid}")
+                raise ToolError(f"broker {broker_id} is already running as process {broker.pid}")
             if not folder.zookeeper.is_alive:
                 raise ToolError("the ZooKeeper server is not running; kavka cluster up starts all servers")
             folder.start([broker])
-            print(f"broker {number} is running as process {broker.pid} at {broker.address}")
+            print(f"broker {broker_id} is running as process {broker.pid} at {broker.address}")
             return 0
         if not broker.is_alive:
-            raise ToolError(f"broker {number} is not running")
+            raise ToolError(f"broker {broker_id} is not running")
         pid = broker.pid
         if args.subcommand == "kill":
             broker.kill()
-            print(f"killed broker {number} (process {pid})")
+            print(f"killed broker {broker_id} (process {pid})")
         else:
             folder.stop([broker])
-            print(f"stopped broker {number} (process {pid})")
+            print(f"stopped broker {broker_id} (process {pid})")
     return 0
 
 

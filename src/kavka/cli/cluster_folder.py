@@ -70,8 +70,8 @@ class Member:
         return self._process.is_alive
 
     @property
-    def _process(self) -> running.Running:
-        return running.Running(self.pid, self.started, "")
+    def _process(self) -> running.RunningProcess:
+        return running.RunningProcess(self.pid, self.started, "")
 
     def kill(self) -> None:
         if self.is_alive:
@@ -106,7 +106,7 @@ class ClusterFolder:
     @contextlib.contextmanager
     def locked(self, *, create: bool = False) -> Iterator[None]:
         """Lock the folder inside the block. Read the members again, since another command may have
-        changed them."""
+        changed them. Raise ToolError if another command holds the lock."""
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as lock:
@@ -142,6 +142,7 @@ class ClusterFolder:
     # --- members
 
     def plan_zookeeper(self, port: int) -> None:
+        """Add the ZooKeeper server and write its configuration. `port` is the first port to try."""
         member = Member(self.path, _free_port(port, ()))
         data = member.folder.absolute() / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,8 @@ class ClusterFolder:
     def plan_brokers(self, count: int, first_port: int, overrides: Sequence[str]) -> None:
         """Add brokers up to `count` in total and write the configuration of every broker.
 
-        Existing brokers keep their ports. `overrides` apply to all brokers.
+        Existing brokers keep their ports. `overrides` apply to all brokers. Raises ToolError for an
+        invalid override.
         """
         new_overrides: dict[str, str] = {}
         for text in overrides:
@@ -198,7 +200,7 @@ class ClusterFolder:
         self._write()
 
     def _existing_settings(self, broker: Member) -> dict[str, object]:
-        """Read the broker's existing file, which the user may have edited."""
+        """Return the settings in the broker's existing file, which the user may have edited."""
         from kavka.common.properties import parse_properties
 
         return dict(parse_properties(broker.config.read_text())) if broker.config.exists() else {}
@@ -206,11 +208,12 @@ class ClusterFolder:
     # --- processes
 
     def start(self, members: Sequence[Member]) -> None:
-        """Start the members that are not running: ZooKeeper first, then all brokers in parallel."""
+        """Start those members that are not running: ZooKeeper first, then all brokers in parallel.
+        Raise ToolError if a member does not start."""
         if self.zookeeper in members and not self.zookeeper.is_alive:
             self._start_zookeeper()
         starting: list[tuple[Member, BrokerDaemon]] = []
-        failed: list[str] = []
+        errors: list[str] = []
         for broker in members:
             if broker.id is not None and not broker.is_alive:
                 daemon = BrokerDaemon([str(broker.config)], broker.log_file)
@@ -221,9 +224,9 @@ class ClusterFolder:
             if daemon.wait_until_ready():
                 daemon.detach()
             else:
-                failed.append(f"broker {broker.id}: {daemon.exit_reason()}")
-        if failed:
-            raise ToolError("; ".join(failed))
+                errors.append(f"broker {broker.id}: {daemon.exit_reason()}")
+        if errors:
+            raise ToolError("; ".join(errors))
         self._wait_until_registered()
 
     def _start_zookeeper(self) -> None:
@@ -277,7 +280,8 @@ class ClusterFolder:
 
 
 def _free_port(first: int, reserved: Sequence[int]) -> int:
-    """Return the first free port from `first` on that is not reserved."""
+    """Return the first free port from `first` on that is not reserved. Raise ToolError if there is
+    none."""
     for port in range(first, min(first + 1000, 65536)):
         if port in reserved:
             continue

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
     from kavka.client.admin.types import ConfigEntry, ConfigResource
 
-TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
+ENTITY_TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
 UNSUPPORTED_TYPES = ("clients", "users", "ips")
 
 # Options that combine --entity-type and --entity-name.
-SHORT = {
+SHORT_OPTIONS = {
     "topic": "topics",
     "broker": "brokers",
     "broker-logger": "broker-loggers",
@@ -30,7 +30,7 @@ SHORT = {
     "user": "users",
     "ip": "ips",
 }
-SHORT_DEFAULTS = {f"{entity}-defaults": f"{entity}s" for entity in ("broker", "client", "user", "ip")}
+SHORT_DEFAULT_OPTIONS = {f"{entity}-defaults": f"{entity}s" for entity in ("broker", "client", "user", "ip")}
 
 COMMAND = Command(
     "configs",
@@ -38,7 +38,9 @@ COMMAND = Command(
     (
         Option("describe", "Show settings."),
         Option("alter", "Change settings."),
-        Option("entity-type", "The type of entity.", "type", repeated=True, choices=(*TYPES, *UNSUPPORTED_TYPES)),
+        Option(
+            "entity-type", "The type of entity.", "type", repeated=True, choices=(*ENTITY_TYPES, *UNSUPPORTED_TYPES)
+        ),
         Option("entity-name", "A topic name, a broker id or a group id.", "name", repeated=True),
         Option("entity-default", "The default for all brokers without their own value."),
         Option("all", "Also show settings that have their default value."),
@@ -78,9 +80,9 @@ def main(argv: list[str]) -> int:
 def _body(args: Arguments) -> None:
     if ("describe" in args) == ("alter" in args):
         raise UsageError("Command must include exactly one action: --describe, --alter")
-    kind, name = _entity(args)
-    if kind in UNSUPPORTED_TYPES:
-        raise ToolError(f"settings of {kind} (quotas, credentials) are not supported yet: see docs/gaps.md")
+    entity_type, name = _entity(args)
+    if entity_type in UNSUPPORTED_TYPES:
+        raise ToolError(f"settings of {entity_type} (quotas, credentials) are not supported yet: see docs/gaps.md")
     if "alter" in args:
         if name is None:
             raise UsageError("At least one entity name or default must be specified with --alter")
@@ -93,26 +95,26 @@ def _body(args: Arguments) -> None:
         if "add-config-file" in args:
             added |= read_properties(args["add-config-file"])
         with admin_for(args) as admin:
-            _alter(admin, kind, name, added, [key.strip() for key in args["delete-config"]])
+            _alter(admin, entity_type, name, added, [key.strip() for key in args["delete-config"]])
         return
     with admin_for(args) as admin:
-        _describe(admin, args, kind, name)
+        _describe(admin, args, entity_type, name)
 
 
 def _entity(args: Arguments) -> tuple[str, str | None]:
     """Return the type and the name of the entity. The name is "" for the default entity, and None
-    if it is missing."""
+    if the command line has none. Raise UsageError for an invalid combination."""
     types = list(args["entity-type"])
     names: list[str] = list(args["entity-name"])
     if "entity-default" in args:
         names.append("")
-    for option, kind in SHORT.items():
+    for option, entity_type in SHORT_OPTIONS.items():
         if option in args:
-            types.append(kind)
+            types.append(entity_type)
             names.append(args[option])
-    for option, kind in SHORT_DEFAULTS.items():
+    for option, entity_type in SHORT_DEFAULT_OPTIONS.items():
         if option in args:
-            types.append(kind)
+            types.append(entity_type)
             names.append("")
     if not types:
         raise UsageError("At least one entity type must be specified")
@@ -120,17 +122,17 @@ def _entity(args: Arguments) -> tuple[str, str | None]:
         raise UsageError("Only one entity type and one name can be specified at a time")
     if len(names) > 1:
         raise UsageError("Only one entity type and one name can be specified at a time")
-    kind, name = types[0], names[0] if names else None
-    if name == "" and kind not in ("brokers", *UNSUPPORTED_TYPES):
-        raise UsageError(f"{kind} have no default settings: a name is required")
-    if kind in ("brokers", "broker-loggers") and name and not name.isdigit():
-        raise UsageError(f"The entity name for {kind} must be a valid integer broker id, found: {name}")
-    return kind, name
+    entity_type, name = types[0], names[0] if names else None
+    if name == "" and entity_type not in ("brokers", *UNSUPPORTED_TYPES):
+        raise UsageError(f"{entity_type} have no default settings: a name is required")
+    if entity_type in ("brokers", "broker-loggers") and name and not name.isdigit():
+        raise UsageError(f"The entity name for {entity_type} must be a valid integer broker id, found: {name}")
+    return entity_type, name
 
 
 def parse_pairs(text: str) -> dict[str, str]:
     """Parse `k1=v1,k2=[a,b]`. Brackets protect commas and equals signs in a value, and are
-    removed."""
+    removed. Raise ToolError for text of another format."""
     outside_brackets = r"(?=[^\]]*(?:\[|$))"
     pairs = {}
     for pair in re.split("," + outside_brackets, text):
@@ -141,7 +143,7 @@ def parse_pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _resource(kind: str, name: str) -> ConfigResource:
+def _resource(entity_type: str, name: str) -> ConfigResource:
     from kavka.client.admin.types import ConfigResource, ResourceType
 
     types = {
@@ -151,79 +153,85 @@ def _resource(kind: str, name: str) -> ConfigResource:
         "groups": ResourceType.GROUP,
         "client-metrics": ResourceType.CLIENT_METRICS,
     }
-    return ConfigResource(types[kind], name)
+    return ConfigResource(types[entity_type], name)
 
 
-def _entries(admin: Admin, kind: str, name: str, show_all: bool) -> list[ConfigEntry]:
-    """Return the settings of an entity, sorted by name. Without `show_all`, return only its dynamic
-    settings."""
+def _entries(admin: Admin, entity_type: str, name: str, show_all: bool) -> list[ConfigEntry]:
+    """Return the settings of an entity, sorted by name.
+
+    Without `show_all`, return only the dynamic settings of a topic, broker or group. Raise
+    ToolError if the broker is offline.
+    """
     from kavka.client.admin.types import ConfigSource
 
-    resource = _resource(kind, name)
-    _check_broker(admin, kind, name)
+    resource = _resource(entity_type, name)
+    _check_broker(admin, entity_type, name)
     entries = admin.describe_configs(resource, include_synonyms=True)[resource].values()
     dynamic = {
         "topics": ConfigSource.DYNAMIC_TOPIC_CONFIG,
         "brokers": ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
         "groups": ConfigSource.DYNAMIC_GROUP_CONFIG,
-    }.get(kind)
+    }.get(entity_type)
     if not show_all and dynamic is not None:
         entries = [entry for entry in entries if entry.source is dynamic]  # type: ignore[assignment]
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _check_broker(admin: Admin, kind: str, name: str) -> None:
-    """Raise ToolError if the broker is offline, since a request to it would wait for the
+def _check_broker(admin: Admin, entity_type: str, name: str) -> None:
+    """Raise ToolError if the broker is offline. A request to an offline broker would wait for the
     timeout."""
-    if kind in ("brokers", "broker-loggers") and name:
-        online = [node.id for node in admin.describe_cluster().nodes]
-        if int(name) not in online:
-            raise ToolError(f"there is no broker {name}; the cluster has {', '.join(map(str, online))}")
+    if entity_type in ("brokers", "broker-loggers") and name:
+        broker_ids = [node.id for node in admin.describe_cluster().nodes]
+        if int(name) not in broker_ids:
+            raise ToolError(
+                f"there is no broker {name}; the brokers of the cluster are {', '.join(map(str, broker_ids))}"
+            )
 
 
-def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
+def _alter(admin: Admin, entity_type: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
     from kavka.client.admin.types import AlterConfigOp
 
     # As in Kafka's tool, only the broker checks the settings of groups and client metrics.
-    if deleted and kind not in ("groups", "client-metrics"):
-        existing = {entry.name for entry in _entries(admin, kind, name, show_all=kind == "broker-loggers")}
+    if deleted and entity_type not in ("groups", "client-metrics"):
+        existing = {
+            entry.name for entry in _entries(admin, entity_type, name, show_all=entity_type == "broker-loggers")
+        }
         unknown = [key for key in deleted if key not in existing]
         if unknown:
             raise ToolError(f"Invalid config(s): {','.join(unknown)}")
-    _check_broker(admin, kind, name)
+    _check_broker(admin, entity_type, name)
     changes = [AlterConfigOp(key, value) for key, value in added.items()]
     changes += [AlterConfigOp.delete(key) for key in deleted]
-    admin.incremental_alter_configs({_resource(kind, name): changes})
+    admin.incremental_alter_configs({_resource(entity_type, name): changes})
     if name:
-        print(f"Completed updating config for {_singular(kind)} {name}.")
+        print(f"Completed updating config for {_singular(entity_type)} {name}.")
     else:
-        print(f"Completed updating default config for {kind} in the cluster.")
+        print(f"Completed updating default config for {entity_type} in the cluster.")
 
 
-def _names(admin: Admin, kind: str) -> list[str]:
-    match kind:
+def _entity_names(admin: Admin, entity_type: str) -> list[str]:
+    match entity_type:
         case "topics":
             return sorted(admin.list_topics(list_internal=True))
         case "brokers" | "broker-loggers":
             broker_ids = [str(node.id) for node in sorted(admin.describe_cluster().nodes)]
-            return [*broker_ids, ""] if kind == "brokers" else broker_ids
+            return [*broker_ids, ""] if entity_type == "brokers" else broker_ids
         case "groups":
-            return sorted(_configured(admin, kind) | _running_groups(admin))
+            return sorted(_configured_entities(admin, entity_type) | _running_groups(admin))
         case _:
-            return sorted(_configured(admin, kind))
+            return sorted(_configured_entities(admin, entity_type))
 
 
-def _configured(admin: Admin, kind: str) -> set[str]:
-    """Return the entities with dynamic settings. Return no groups if the broker cannot list
-    them."""
+def _configured_entities(admin: Admin, entity_type: str) -> set[str]:
+    """Return the entities with dynamic settings; an empty set if the broker cannot list groups."""
     from kavka.common.errors import ErrorCode, KafkaError
 
-    resource_type = _resource(kind, "").type
+    resource_type = _resource(entity_type, "").type
     try:
         resources = admin.list_config_resources([resource_type])
         return {resource.name for resource in resources if resource.type is resource_type}
     except KafkaError as error:
-        if kind == "groups" and error.code is ErrorCode.UNSUPPORTED_VERSION:
+        if entity_type == "groups" and error.code is ErrorCode.UNSUPPORTED_VERSION:
             return set()
         raise
 
@@ -232,42 +240,44 @@ def _running_groups(admin: Admin) -> set[str]:
     return {group.group_id for group in admin.list_groups()}
 
 
-def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> None:
+def _describe(admin: Admin, args: Arguments, entity_type: str, name: str | None) -> None:
     show_all = bool(args["all"])
     described = []
-    for entity in [name] if name is not None else _names(admin, kind):
-        entries = _entries(admin, kind, entity, show_all)
+    for entity in [name] if name is not None else _entity_names(admin, entity_type):
+        entries = _entries(admin, entity_type, entity, show_all)
         if args["json"]:
-            described.append(_as_json(kind, entity, entries))
+            described.append(_as_json(entity_type, entity, entries))
             continue
-        if name and kind == "groups" and not entries and name not in _running_groups(admin):
+        if name and entity_type == "groups" and not entries and name not in _running_groups(admin):
             print(f"The group '{name}' doesn't exist and doesn't have dynamic config.")
             continue
         if entity:
-            print(style(f"{'All' if show_all else 'Dynamic'} configs for {_singular(kind)} {entity} are:", "bold"))
+            print(
+                style(f"{'All' if show_all else 'Dynamic'} configs for {_singular(entity_type)} {entity} are:", "bold")
+            )
         else:
-            print(style(f"Default configs for {kind} in the cluster are:", "bold"))
-        for line in _coloured(entries) if at_terminal() else map(_plain, entries):
+            print(style(f"Default configs for {entity_type} in the cluster are:", "bold"))
+        for line in _coloured_lines(entries) if at_terminal() else map(_plain_line, entries):
             print(line)
     if args["json"]:
         print_json(described)
 
 
-def _plain(entry: ConfigEntry) -> str:
+def _plain_line(entry: ConfigEntry) -> str:
     synonyms = ", ".join(f"{s.source.name}:{s.name}={_text(s.value)}" for s in entry.synonyms)
     sensitive = "true" if entry.is_sensitive else "false"
     return f"  {entry.name}={_text(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
 
 
-def _singular(kind: str) -> str:
-    return kind.removesuffix("s")
+def _singular(entity_type: str) -> str:
+    return entity_type.removesuffix("s")
 
 
 def _text(value: str | None) -> str:
     return "null" if value is None else value
 
 
-def _coloured(entries: Iterable[ConfigEntry]) -> Iterable[str]:
+def _coloured_lines(entries: Iterable[ConfigEntry]) -> Iterable[str]:
     """Format settings for a terminal, with the source of each value."""
     entries = list(entries)
     width = max((len(f"{entry.name}={_text(entry.value)}") for entry in entries), default=0)
@@ -278,9 +288,9 @@ def _coloured(entries: Iterable[ConfigEntry]) -> Iterable[str]:
         yield f"  {style(text.ljust(min(width, 70)), *(('cyan',) if is_set else ()))}  {style(source, 'dim')}"
 
 
-def _as_json(kind: str, name: str, entries: Iterable[ConfigEntry]) -> dict[str, Any]:
+def _as_json(entity_type: str, name: str, entries: Iterable[ConfigEntry]) -> dict[str, Any]:
     return {
-        "type": kind,
+        "type": entity_type,
         "name": name or None,
         "configs": [
             {

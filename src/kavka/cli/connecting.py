@@ -43,7 +43,7 @@ def connection_options(*, config: Option = COMMAND_CONFIG, timeout: Option | Non
 
 def bootstrap_servers(args: Arguments, options: tuple[str, ...] = SERVER_OPTIONS) -> str:
     """Return the bootstrap brokers from the first of `options` that is present, else from
-    `--zookeeper`."""
+    `--zookeeper`. Raise UsageError if none is present."""
     servers = args.first(*options)
     if servers:
         return str(servers)
@@ -55,6 +55,7 @@ def bootstrap_servers(args: Arguments, options: tuple[str, ...] = SERVER_OPTIONS
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
+    """Read a properties file. Raise ToolError if its content is invalid."""
     from kavka.common.properties import PropertiesError, parse_properties
 
     try:
@@ -76,7 +77,8 @@ def admin_for(
     **defaults: Any,
 ) -> Iterator[Admin]:
     """Open an Admin with settings from the options. The option `config` names a file, which may
-    override `defaults`. `servers` takes precedence over `server_options`."""
+    override `defaults`. `servers` takes precedence over `server_options`. Raise ToolError if no
+    broker was reachable."""
     from kavka.client.admin import Admin
     from kavka.common.errors import KafkaError
 
@@ -90,9 +92,11 @@ def admin_for(
     if timeout is not None and ("timeout" in args or "default.api.timeout.ms" not in settings):
         settings["default.api.timeout.ms"] = timeout
         settings.setdefault("request.timeout.ms", min(timeout, 30_000))
-    limit = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
+    timeout_text = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
     with Admin(settings) as admin:
-        timer = threading.Timer(WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, servers, limit))
+        timer = threading.Timer(
+            WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, servers, timeout_text)
+        )
         timer.daemon = True
         timer.start()
         try:
@@ -100,7 +104,7 @@ def admin_for(
         except KafkaError:
             if _has_connected(admin):
                 raise
-            raise ToolError(f"no broker was reachable at {servers} within {limit}") from None
+            raise ToolError(f"no broker was reachable at {servers} within {timeout_text}") from None
         finally:
             timer.cancel()
 
@@ -109,6 +113,6 @@ def _has_connected(admin: Admin) -> bool:
     return admin.metrics()["connection-creation-total"] > 0
 
 
-def _warn_if_unreachable(admin: Admin, tool: str, servers: str, limit: str) -> None:
+def _warn_if_unreachable(admin: Admin, tool: str, servers: str, timeout_text: str) -> None:
     if not _has_connected(admin):
-        note(tool, f"no broker is reachable at {servers} yet; waiting up to {limit} (--timeout)")
+        note(tool, f"no broker is reachable at {servers} yet; waiting up to {timeout_text} (--timeout)")

@@ -1,4 +1,4 @@
-"""The console beside a broker, in a separate process so that it does not slow the broker down."""
+"""Runs the console as a child process of a broker, so that it does not slow the broker down."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ConsoleChild:
     continues.
     """
 
-    def __init__(self, port: int, data: Path) -> None:
+    def __init__(self, port: int, data_dir: Path) -> None:
         self.port = port
-        self.data = data
+        self.data_dir = data_dir
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, servers: str) -> None:
         command = [sys.executable, "-m", "kavka.cli.main", "console", "--bootstrap-server", servers]
-        command += ["--port", str(self.port), "--data", str(self.data), "--stop-on-eof"]
+        command += ["--port", str(self.port), "--data", str(self.data_dir), "--stop-on-eof"]
         try:
             # In a separate session, so that Ctrl-C reaches only the broker, which stops the
             # console.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
-    pairs,
+    log_only_errors,
+    parse_property_options,
     property_option,
-    quiet_logging,
     reader_has_closed,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
@@ -89,8 +89,8 @@ COMMAND = Command(
     ),
 )
 
-_POLL_S = 1.0
-_POLL_RECORDS = 5000
+_POLL_TIMEOUT_S = 1.0
+_MAX_POLL_RECORDS = 5000
 _UNLIMITED = float("inf")
 
 
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
 
 
 def consume(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     _check(args)
     formatter = _formatter(args)
     settings = consumer_settings(args)
@@ -109,7 +109,7 @@ def consume(args: Arguments) -> int:
     code = 0
     printer: RecordPrinter | None = None
     try:
-        with ended_by_signals(), Consumer(settings) as consumer:
+        with sigterm_as_interrupt(), Consumer(settings) as consumer:
             warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
             _subscribe(consumer, args, start)
             printer = RecordPrinter(consumer, formatter, args)
@@ -146,10 +146,10 @@ class RecordPrinter:
         last_record_time = time.monotonic()
         while self.count < self._limit:
             remaining = last_record_time + self._timeout - time.monotonic()
-            max_records = int(min(_POLL_RECORDS, self._limit - self.count))
-            records = self._consumer.poll(max(0.0, min(_POLL_S, remaining)), max_records=max_records)
+            max_records = int(min(_MAX_POLL_RECORDS, self._limit - self.count))
+            records = self._consumer.poll(max(0.0, min(_POLL_TIMEOUT_S, remaining)), max_records=max_records)
             if records:
-                data = self._write(list(records))
+                data = self._format(list(records))
                 output.write(data)
                 output.flush()
                 last_record_time = time.monotonic()
@@ -158,23 +158,27 @@ class RecordPrinter:
             if reader_has_closed(1):
                 raise BrokenPipeError
 
-    def _write(self, records: list[ConsumerRecord]) -> bytes:
+    def _format(self, records: list[ConsumerRecord]) -> bytes:
+        """Return the formatted records. Raise ToolError if a record cannot be formatted, unless
+        such records are skipped."""
         with contextlib.suppress(Exception):
             data = self._formatter.write(records)
             self.count += len(records)
             return data
-        # A record cannot be formatted. Format each record alone, and print those before it.
+        # A record cannot be formatted. Format each record separately, to skip it or to print the
+        # records before it.
         formatted = []
         for record in records:
             self.count += 1
             try:
                 formatted.append(self._formatter.write((record,)))
             except Exception as error:
-                where = f"{record.topic}-{record.partition} at offset {record.offset}"
+                record_location = f"{record.topic}-{record.partition} at offset {record.offset}"
                 if not self._skip_errors:
                     sys.stdout.buffer.write(b"".join(formatted))
-                    raise ToolError(f"{where}: {one_line(str(error))} (--skip-message-on-error continues)") from None
-                note(COMMAND.name, f"skipped {where}: {one_line(str(error))}")
+                    message = f"Cannot format the record of {record_location}: {one_line(str(error))}"
+                    raise ToolError(f"{message} (--skip-message-on-error continues)") from None
+                note(COMMAND.name, f"skipped the record of {record_location}: {one_line(str(error))}")
         return b"".join(formatted)
 
 
@@ -196,6 +200,7 @@ def _check(args: Arguments) -> None:
 
 
 def _start_position(args: Arguments) -> str | int:
+    """Return "earliest", "latest" or an offset. Raise UsageError if --offset is invalid."""
     if args["from-beginning"]:
         return "earliest"
     text = args["offset"]
@@ -262,7 +267,7 @@ def _subscribe(consumer: Consumer, args: Arguments, start: str | int) -> None:
 
 def _formatter(args: Arguments) -> Formatter:
     properties = read_properties(args["formatter-config"]) if "formatter-config" in args else {}
-    properties |= pairs([*args["property"], *args["formatter-property"]])
+    properties |= parse_property_options([*args["property"], *args["formatter-property"]])
     for field in ("key", "value"):
         if f"{field}-deserializer" in args:
             properties[f"{field}.deserializer"] = args[f"{field}-deserializer"]

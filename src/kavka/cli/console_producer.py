@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
-    pairs,
+    log_only_errors,
+    parse_property_options,
     property_option,
-    quiet_logging,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
-from kavka.cli.line_reader import BadLine, LineReader, read_lines
+from kavka.cli.line_reader import LineFormatError, LineReader, read_lines
 from kavka.cli.options import Arguments, Command, Option
 from kavka.cli.tool import ToolError, reason, run
 
@@ -70,7 +70,10 @@ COMMAND = Command(
             optional=True,
         ),
         Option("sync", "Wait for the acknowledgement of each record before sending the next."),
-        *(Option(name, help, setting, kind, default) for name, setting, kind, default, help in MERGED_OPTIONS),
+        *(
+            Option(name, help, setting, value_type, default)
+            for name, setting, value_type, default, help in MERGED_OPTIONS
+        ),
         property_option("command-property", "A producer setting."),
         file_option("command-config", "A file with producer settings. --command-property takes precedence."),
         property_option("producer-property", "Same as --command-property.", deprecated=True),
@@ -98,14 +101,14 @@ def main(argv: list[str]) -> int:
 
 
 def produce(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     settings = producer_settings(args)
     properties = read_properties(args["reader-config"]) if "reader-config" in args else {}
-    properties |= pairs([*args["property"], *args["reader-property"]])
-    send_all = _reader(args, properties)
+    properties |= parse_property_options([*args["property"], *args["reader-property"]])
+    send_all = _make_reader(args, properties)
     from kavka.client.producer.producer import Producer
 
-    with ended_by_signals(), Producer(settings) as producer:
+    with sigterm_as_interrupt(), Producer(settings) as producer:
         warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
         sender = RecordSender(producer, args["topic"], bool(args["sync"]))
         try:
@@ -114,14 +117,14 @@ def produce(args: Arguments) -> int:
         except KeyboardInterrupt as error:
             producer.close()
             return exit_code(error)
-        except BadLine as error:
+        except LineFormatError as error:
             producer.close()
             raise ToolError(str(error)) from None
     return sender.result()
 
 
 class RecordSender:
-    """Sends records and counts the failures. `result` reports them in one ToolError at the end."""
+    """Sends records and counts the failures, which `result` reports in one ToolError."""
 
     def __init__(self, producer: Producer, topic: str, sync: bool) -> None:
         self._producer = producer
@@ -131,35 +134,35 @@ class RecordSender:
         self._failures: dict[str, int] = {}
 
     def send_values(self, lines: Iterable[bytes]) -> None:
-        send, topic, done = self._producer.send, self._topic, self._done
+        send, topic, on_result = self._producer.send, self._topic, self._on_result
         if self._sync:
             for line in lines:
                 self._wait(send(topic, line))
             return
         for line in lines:
-            send(topic, line, None, None, None, None, done)
+            send(topic, line, None, None, None, None, on_result)
         self._raise_if_unavailable()
 
     def send(self, value: bytes | None, key: bytes | None, headers: Any) -> None:
         if self._sync:
             self._wait(self._producer.send(self._topic, value, key, headers=headers))
         else:
-            self._producer.send(self._topic, value, key, None, None, headers, self._done)
+            self._producer.send(self._topic, value, key, None, None, headers, self._on_result)
             if self._failures:
                 self._raise_if_unavailable()
 
     def send_record(self, record: Any) -> None:
         """Send a ProducerRecord of a custom reader."""
-        future = self._producer.send(record, callback=None if self._sync else self._done)
+        future = self._producer.send(record, callback=None if self._sync else self._on_result)
         if self._sync:
             self._wait(future)
 
     def _wait(self, future: Any) -> None:
         future.wait()
-        self._done(*future.outcome())
+        self._on_result(*future.outcome())
         self._raise_if_unavailable()
 
-    def _done(self, metadata: Any, error: Any) -> None:
+    def _on_result(self, metadata: Any, error: Any) -> None:
         if error is None:
             self._has_stored = True
         else:
@@ -167,19 +170,21 @@ class RecordSender:
             self._failures[text] = self._failures.get(text, 0) + 1
 
     def _raise_if_unavailable(self) -> None:
-        """Raise ToolError if no record was stored yet, because every further record would wait for
-        the same timeout."""
+        """Raise ToolError if records have failed and none was stored. Every further record would
+        wait for the same timeout."""
         if self._failures and not self._has_stored:
             raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
 
     def result(self) -> int:
+        """Return the exit code 0. Raise ToolError if records were not stored."""
         if not self._failures:
             return 0
         failures = [f"{count} record{'s' if count > 1 else ''}: {text}" for text, count in self._failures.items()]
         raise ToolError(f"some records were not stored; {'; '.join(failures)}")
 
 
-def _reader(args: Arguments, properties: dict[str, str]) -> Callable[[RecordSender], None]:
+def _make_reader(args: Arguments, properties: dict[str, str]) -> Callable[[RecordSender], None]:
+    """Return a function that reads the input and sends its records."""
     name = args["line-reader"]
     if name in KAFKA_READERS:
         reader = LineReader(properties)
@@ -196,8 +201,8 @@ def _reader(args: Arguments, properties: dict[str, str]) -> Callable[[RecordSend
 
 
 def _send_lines(reader: LineReader, sender: RecordSender) -> None:
-    prompt = sys.stdin.isatty() and sys.stdout.isatty()
-    if prompt:
+    shows_prompt = sys.stdin.isatty() and sys.stdout.isatty()
+    if shows_prompt:
         print(">", end="", flush=True)
     for lines in read_lines(0):
         if reader.is_plain:
@@ -206,7 +211,7 @@ def _send_lines(reader: LineReader, sender: RecordSender) -> None:
             for line in lines:
                 value, key, headers = reader.parse(line)
                 sender.send(value, key, headers)
-        if prompt:
+        if shows_prompt:
             print(">", end="", flush=True)
 
 

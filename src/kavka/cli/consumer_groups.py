@@ -124,9 +124,9 @@ def _list_all(args: Arguments) -> None:
     args.forbid("protocol", "consumer", "share", "streams")
     with admin_for(args) as admin:
         groups = admin.list_groups()
-    kind = args["group-type"] or next((name for name in ("share", "streams") if name in args), None)
-    if kind is not None:
-        groups = [group for group in groups if (group.type or "").lower() == kind]
+    requested_type = args["group-type"] or next((name for name in ("share", "streams") if name in args), None)
+    if requested_type is not None:
+        groups = [group for group in groups if (group.type or "").lower() == requested_type]
     if "protocol" in args:
         groups = [group for group in groups if group.protocol_type == args["protocol"]]
     if "consumer" in args:
@@ -216,23 +216,24 @@ def _check(args: Arguments) -> str:
 
 
 def _validate_regex(pattern: str) -> None:
-    from kavka.common.regex import BadPattern, Pattern
+    from kavka.common.regex import Pattern, PatternError
 
     try:
         Pattern(pattern)
         print(f"The regular expression `{pattern}` is valid.")
-    except BadPattern as error:
+    except PatternError as error:
         print(f"The regular expression `{pattern}` is invalid: {error}.")
 
 
-def _parse_names(text: str | None, valid_names: tuple[str, ...], kind: str) -> list[str]:
-    """Parse a list of names in any case, and return them in Kafka's spelling."""
+def _parse_names(text: str | None, valid_names: tuple[str, ...], noun: str) -> list[str]:
+    """Parse a list of names in any case, and return them in Kafka's spelling. Raise UsageError for
+    an invalid name. `noun` names the list in the error."""
     if not text:
         return []
     spelling = {name.lower(): name for name in valid_names}
     names = [spelling.get(piece.strip().lower().replace("_", ""), "") for piece in text.split(",")]
     if "" in names:
-        raise UsageError(f"Invalid {kind} list '{text}'. Valid {kind}s are: {', '.join(valid_names)}")
+        raise UsageError(f"Invalid {noun} list '{text}'. Valid {noun}s are: {', '.join(valid_names)}")
     return names
 
 
@@ -256,7 +257,7 @@ def _list(admin: Admin, args: Arguments) -> None:
         for g in groups
     ]
     if at_terminal():
-        print_table(headings, rows, styled=state_styles)
+        print_table(headings, rows, cell_styles=state_styles)
         return
     width = max([15, *(len(g.group_id) for g in groups)]) + 10
     for row in (headings, *rows):
@@ -268,6 +269,7 @@ def _type(group: GroupListing) -> str:
 
 
 def state_styles(heading: str, cell: str) -> tuple[str, ...]:
+    """Return the styles of a cell: states and nonzero lags are coloured."""
     if heading == "STATE":
         return ("green",) if cell == "Stable" else ("yellow",) if "ing" in cell else ()
     if heading == "LAG" and cell.isdigit() and int(cell):

@@ -29,16 +29,16 @@ class Row(NamedTuple):
     group: str
     partition: TopicPartition
     committed: OffsetAndMetadata | None
-    end: int | None
+    end_offset: int | None
     member: str
     host: str
     client: str
 
     @property
     def lag(self) -> int | None:
-        if self.committed is None or self.committed.offset == -1 or self.end is None:
+        if self.committed is None or self.committed.offset == -1 or self.end_offset is None:
             return None
-        return self.end - self.committed.offset
+        return self.end_offset - self.committed.offset
 
 
 Show = Callable[[ConsumerGroupDescription, list[Row], bool], None]
@@ -46,6 +46,7 @@ AsJson = Callable[[ConsumerGroupDescription, list[Row]], dict[str, Any]]
 
 
 def describe(admin: Admin, args: Arguments) -> int:
+    """Print the offsets, members or states of the groups, and return the exit code."""
     groups = chosen_groups(admin, args)
     if not groups:
         if args["json"]:
@@ -107,7 +108,7 @@ def _print_warning(group: ConsumerGroupDescription) -> None:
 
 def _offset_rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
     """Return a row for each assigned partition, then for each partition with a committed offset and
-    no member. Members with the most partitions come first."""
+    no member. The rows of members with the most partitions come first."""
     committed = admin.list_consumer_group_offsets(group.group_id)
     assigned = {tp for member in group.members for tp in member.assignment}
     ends = end_offsets(admin, assigned | set(committed))
@@ -121,7 +122,8 @@ def _offset_rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
 
 
 def end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the log end offsets, except of partitions that are deleted or have no leader."""
+    """Return the log end offset of each partition. Partitions without a leader and partitions whose
+    lookup failed are omitted."""
     specs = dict.fromkeys(sorted(partitions), OffsetSpec.latest())
     if not specs:
         return {}
@@ -162,15 +164,15 @@ def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: boo
         cells = [row.group, row.partition.topic, str(row.partition.partition)]
         if verbose:
             cells.append(_or_missing(row.committed.leader_epoch if row.committed else None))
-        cells += [_or_missing(row.committed.offset if row.committed else None), _or_missing(row.end)]
+        cells += [_or_missing(row.committed.offset if row.committed else None), _or_missing(row.end_offset)]
         table.append([*cells, _or_missing(row.lag), row.member, row.host, row.client])
     if at_terminal():
-        numbers = ("PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-        print_table(headings, table, right_aligned=numbers, styled=state_styles)
+        right_aligned = ("PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        print_table(headings, table, right_aligned=right_aligned, cell_styles=state_styles)
         print()
         return
-    fixed = {"PARTITION": 10, "LEADER-EPOCH": 15, "CURRENT-OFFSET": 15, "LOG-END-OFFSET": 15, "LAG": 15}
-    _print_columns(headings, table, lambda i, heading: fixed.get(heading) or _widest(table, i, 15))
+    fixed_widths = {"PARTITION": 10, "LEADER-EPOCH": 15, "CURRENT-OFFSET": 15, "LOG-END-OFFSET": 15, "LAG": 15}
+    _print_columns(headings, table, lambda i, heading: fixed_widths.get(heading) or _widest(table, i, 15))
 
 
 def _print_columns(headings: list[str], table: list[list[str]], width: Callable[[int, str], int]) -> None:
@@ -195,7 +197,7 @@ def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str,
                 "partition": row.partition.partition,
                 "currentOffset": row.committed.offset if row.committed else None,
                 "leaderEpoch": row.committed.leader_epoch if row.committed else None,
-                "logEndOffset": row.end,
+                "logEndOffset": row.end_offset,
                 "lag": row.lag,
                 "consumerId": None if row.member == MISSING else row.member,
                 "host": None if row.host == MISSING else row.host,
@@ -211,10 +213,15 @@ def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str,
 
 def assignment_text(partitions: Iterable[TopicPartition] | None) -> str:
     """Format partitions as `topic:0,1;other:2`."""
-    numbers_by_topic: dict[str, list[int]] = {}
+    partition_ids_by_topic: dict[str, list[int]] = {}
     for tp in sorted(partitions or ()):
-        numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
-    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in numbers_by_topic.items()) or MISSING
+        partition_ids_by_topic.setdefault(tp.topic, []).append(tp.partition)
+    return (
+        ";".join(
+            f"{topic}:{','.join(map(str, partition_ids))}" for topic, partition_ids in partition_ids_by_topic.items()
+        )
+        or MISSING
+    )
 
 
 def _show_members(group: ConsumerGroupDescription, _rows: list[Row], verbose: bool) -> None:
@@ -242,9 +249,10 @@ def _show_members(group: ConsumerGroupDescription, _rows: list[Row], verbose: bo
         print()
         return
     min_widths = {"GROUP-INSTANCE-ID": 17, "CURRENT-ASSIGNMENT": 20, "TARGET-ASSIGNMENT": 20}
-    fixed = {"#PARTITIONS": 15, "CURRENT-EPOCH": 15, "TARGET-EPOCH": 15}
+    fixed_widths = {"#PARTITIONS": 15, "CURRENT-EPOCH": 15, "TARGET-EPOCH": 15}
     widths = [
-        fixed.get(heading) or _widest(table, i, min_widths.get(heading, 15)) for i, heading in enumerate(headings)
+        fixed_widths.get(heading) or _widest(table, i, min_widths.get(heading, 15))
+        for i, heading in enumerate(headings)
     ]
     if is_upgrading:
         widths[-1] = 0
@@ -291,12 +299,14 @@ def _show_state(group: ConsumerGroupDescription, _rows: list[Row], verbose: bool
     headings.append("#MEMBERS")
     cells.append(str(len(group.members)))
     if at_terminal():
-        print_table(headings, [cells], styled=state_styles)
+        print_table(headings, [cells], cell_styles=state_styles)
         print()
         return
     min_widths = {"GROUP": 15, "COORDINATOR (ID)": 25}
-    fixed = {"ASSIGNMENT-STRATEGY": 20, "STATE": 20, "GROUP-EPOCH": 15, "TARGET-ASSIGNMENT-EPOCH": 25}
-    _print_columns(headings, [cells], lambda i, heading: fixed.get(heading) or max(min_widths[heading], len(cells[i])))
+    fixed_widths = {"ASSIGNMENT-STRATEGY": 20, "STATE": 20, "GROUP-EPOCH": 15, "TARGET-ASSIGNMENT-EPOCH": 25}
+    _print_columns(
+        headings, [cells], lambda i, heading: fixed_widths.get(heading) or max(min_widths[heading], len(cells[i]))
+    )
 
 
 def _state_json(group: ConsumerGroupDescription, _rows: list[Row]) -> dict[str, Any]:

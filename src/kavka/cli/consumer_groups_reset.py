@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def reset(admin: Admin, args: Arguments) -> int:
+    """Show the new offsets of the groups, commit them with --execute, and return the exit code."""
     way = _way(args)
     if not args.first("all-topics", "topic") and way != "from-file":
         raise UsageError("One of the reset scopes should be defined: --all-topics, --topic.")
@@ -67,7 +68,8 @@ def _scope(admin: Admin, args: Arguments) -> list[TopicPartition] | None:
 
 
 def _plan(admin: Admin, group: str, way: str, scope: list[TopicPartition] | None, value: Any) -> Offsets:
-    """Compute the new offset of each partition, and print warnings."""
+    """Return the new offset of each partition, and print warnings. Raise ToolError or UsageError if
+    the reset is not possible."""
     try:
         plan = admin.plan_offset_reset(group, way, scope, value)
     except NoSuchPartitions as error:
@@ -93,7 +95,7 @@ def _show(plan: Plan, args: Arguments, groups: int) -> None:
     elif at_terminal():
         print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows, right_aligned=("PARTITION", "NEW-OFFSET"))
     else:
-        # As in Kafka, the column fits all selected groups, including groups without new offsets.
+        # As in Kafka, the column fits all groups of the plan, including groups without new offsets.
         group_width = max([15, *map(len, plan)])
         topic_width = max([15, *(len(row[1]) for row in rows)])
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), *rows]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
+    log_only_errors,
     property_option,
-    quiet_logging,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from kavka.client.consumer.consumer import Consumer
 
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss:SSS"
-_POLL_S = 0.1
-_EXTENDED = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
-_TOTALS = "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
-_INTERVALS = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
+_POLL_TIMEOUT_S = 0.1
+_EXTENDED_HEADINGS = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+_TOTAL_HEADINGS = "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
+_INTERVAL_HEADINGS = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
 
 COMMAND = Command(
     "consumer-perf-test",
@@ -70,14 +70,14 @@ def main(argv: list[str]) -> int:
 
 
 def measure(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     _check(args)
     settings = consumer_settings(args)
     if not args["hide-header"]:
-        print((_INTERVALS if args["show-detailed-stats"] else _TOTALS) + _EXTENDED, flush=True)
+        print((_INTERVAL_HEADINGS if args["show-detailed-stats"] else _TOTAL_HEADINGS) + _EXTENDED_HEADINGS, flush=True)
     from kavka.client.consumer.consumer import Consumer
 
-    with ended_by_signals(), Consumer(settings) as consumer, Progress() as progress:
+    with sigterm_as_interrupt(), Consumer(settings) as consumer, Progress() as progress:
         warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(consumer, args, progress)
         try:
@@ -101,16 +101,16 @@ class PerfTest:
         self._consumer = consumer
         self._progress = progress
         self._target: int = args["num-records"]
-        self._timeout: int = args["timeout"] if args["timeout"] != "" else 10_000
-        self._interval: int = args["reporting-interval"]
+        self._timeout_ms: int = args["timeout"] if args["timeout"] != "" else 10_000
+        self._interval_ms: int = args["reporting-interval"]
         self._detailed: bool = args["show-detailed-stats"]
-        self._format: str = args["date-format"]
+        self._date_format: str = args["date-format"]
         self.records = 0
         self.bytes = 0
         self._start = now_ms()
         self._join_start: int | None = self._start
         self._join_ms = self._interval_join_ms = 0
-        # Time, records and bytes at the start of the interval.
+        # The time, and the number of records and bytes, at the start of the interval.
         self._interval_start = (self._start, 0, 0)
         self._subscribe(args)
 
@@ -121,12 +121,12 @@ class PerfTest:
 
             pattern = TopicFilter(args["include"]).pattern
         topics = [args["topic"]] if "topic" in args else None
-        self._consumer.subscribe(topics, pattern=pattern, on_assigned=self._assigned, on_revoked=self._revoked)
+        self._consumer.subscribe(topics, pattern=pattern, on_assigned=self._on_assigned, on_revoked=self._on_revoked)
 
-    def _revoked(self, partitions: Any) -> None:
+    def _on_revoked(self, partitions: Any) -> None:
         self._join_start = now_ms()
 
-    def _assigned(self, partitions: Any) -> None:
+    def _on_assigned(self, partitions: Any) -> None:
         # An assignment without a revocation did not interrupt reading.
         elapsed = 0 if self._join_start is None else now_ms() - self._join_start
         self._join_start = None
@@ -136,14 +136,14 @@ class PerfTest:
     def run(self) -> None:
         poll, target, is_live = self._consumer.poll_columns, self._target, self._progress.is_shown
         now = last_consumed = now_ms()
-        while self.records < target and now - last_consumed <= self._timeout:
-            columns = poll(_POLL_S, target - self.records)
+        while self.records < target and now - last_consumed <= self._timeout_ms:
+            columns = poll(_POLL_TIMEOUT_S, target - self.records)
             now = now_ms()
             if columns is not None:
                 last_consumed = now
                 self.records += columns.rows
                 self.bytes += columns.key_used + columns.value_used
-                if now - self._interval_start[0] >= self._interval:
+                if now - self._interval_start[0] >= self._interval_ms:
                     self._end_interval(now)
             if is_live:
                 self._progress.show(self._live_line(now))
@@ -151,12 +151,13 @@ class PerfTest:
             self._progress.clear()
             print(
                 "WARNING: Exiting before consuming the expected number of messages: timeout "
-                f"({self._timeout} ms) exceeded. You can use the --timeout option to increase the timeout.",
+                f"({self._timeout_ms} ms) exceeded. You can use the --timeout option to increase the timeout.",
                 flush=True,
             )
 
     def _end_interval(self, now: int) -> None:
-        """Print a line about this interval if requested, and start the next interval."""
+        """Print a line about this interval with --show-detailed-stats, and start the next
+        interval."""
         if self._detailed:
             self._progress.clear()
             print(self._interval_line(now), flush=True)
@@ -164,11 +165,11 @@ class PerfTest:
         self._interval_start = (now, self.records, self.bytes)
 
     def _interval_line(self, now: int) -> str:
-        start, first_record, first_byte = self._interval_start
-        elapsed, count, megabytes = now - start, self.records - first_record, (self.bytes - first_byte) / MB
+        start, start_records, start_bytes = self._interval_start
+        elapsed, count, megabytes = now - start, self.records - start_records, (self.bytes - start_bytes) / MB
         fetch_ms = elapsed - self._interval_join_ms
         return (
-            f"{date_text(self._format, now)}, 0, {fixed(self.bytes / MB, 4)}, "
+            f"{date_text(self._date_format, now)}, 0, {fixed(self.bytes / MB, 4)}, "
             f"{fixed(ratio(1000.0 * megabytes, elapsed), 4)}, {self.records}, "
             f"{fixed(ratio(count, elapsed) * 1000, 4)}, {self._interval_join_ms}, {fetch_ms}, "
             f"{fixed(1000.0 * megabytes / fetch_ms if fetch_ms > 0 else 0.0, 4)}, "
@@ -179,7 +180,7 @@ class PerfTest:
         elapsed = (end - self._start) / 1000
         fetch_ms = end - self._start - self._join_ms
         megabytes = self.bytes / MB
-        times = f"{date_text(self._format, self._start)}, {date_text(self._format, end)}"
+        times = f"{date_text(self._date_format, self._start)}, {date_text(self._date_format, end)}"
         return (
             f"{times}, {fixed(megabytes, 4)}, {fixed(ratio(megabytes, elapsed), 4)}, {self.records}, "
             f"{fixed(ratio(self.records, elapsed), 4)}, {self._join_ms}, {fetch_ms}, "
@@ -187,11 +188,11 @@ class PerfTest:
         )
 
     def _live_line(self, now: int) -> str:
-        start, first_record, first_byte = self._interval_start
+        start, start_records, start_bytes = self._interval_start
         elapsed = max(1, now - start - self._interval_join_ms) / 1000
         return (
-            f"{self.records:,} of {self._target:,} records, {(self.records - first_record) / elapsed:,.0f} records/s, "
-            f"{(self.bytes - first_byte) / elapsed / MB:.1f} MB/s"
+            f"{self.records:,} of {self._target:,} records, {(self.records - start_records) / elapsed:,.0f} records/s, "
+            f"{(self.bytes - start_bytes) / elapsed / MB:.1f} MB/s"
         )
 
 

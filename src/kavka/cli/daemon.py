@@ -12,7 +12,8 @@ from kavka.cli.tool import ToolError
 
 
 class Daemon:
-    """A process in a separate session, so that it receives no signal from the terminal."""
+    """A process in a separate session, so that it receives no signal from the terminal. Raises
+    ToolError if it cannot start."""
 
     def __init__(
         self,
@@ -48,13 +49,15 @@ class Daemon:
         return self._child.poll() is None
 
     def output_lines(self) -> list[str]:
-        """Return the output of this process so far."""
+        """Return the lines that this process has written so far."""
         return self.output.read_bytes()[self._output_start :].decode(errors="replace").strip().splitlines()
 
     def exit_reason(self) -> str:
+        """Wait until the process has ended. Return the last line of its output, or its exit code if
+        there is no output."""
         code = self._child.wait()
         lines = self.output_lines()
-        return lines[-1] if lines else f"ended with {code}, see {self.output}"
+        return lines[-1] if lines else f"ended with exit code {code}, see {self.output}"
 
     def kill(self) -> None:
         self._child.kill()
@@ -66,7 +69,8 @@ class Daemon:
 
 
 class BrokerDaemon(Daemon):
-    """A `kavka server` process."""
+    """A `kavka server` process. Call `wait_until_ready` once: it closes the pipe from the
+    broker."""
 
     def __init__(self, arguments: Sequence[str], output: Path) -> None:
         self._read_end, write_end = os.pipe()

@@ -37,10 +37,10 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
     if isinstance(data, dict) and data.get("version", 1) != 1:
         raise ToolError(f"{path}: Not supported version field value {data['version']}")
     offsets: dict[TopicPartition, int] = {}
-    for tp, entry, where in partition_entries(data, path):
+    for tp, entry, location in partition_entries(data, path):
         if tp in offsets:
             raise ToolError(f"Offset json file contains duplicate topic partitions: {tp}")
-        offsets[tp] = member(entry, "offset", int, where)
+        offsets[tp] = member(entry, "offset", int, location)
     return offsets
 
 

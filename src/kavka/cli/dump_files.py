@@ -14,12 +14,12 @@ from kavka.records.batch import Buffer
 
 class Mismatches:
     """Collects the mismatches in all files. `print` reports them on standard error in Kafka's
-    order: by kind, then by file."""
+    order: by heading, then by file."""
 
-    REVERSED_KINDS = ("Mismatches in :", "Non-consecutive offsets in ")
+    REVERSED_HEADINGS = ("Mismatches in :", "Non-consecutive offsets in ")
 
     def __init__(self) -> None:
-        self._kinds: dict[str, dict[str, list[str]]] = {
+        self._lines_by_heading: dict[str, dict[str, list[str]]] = {
             "Mismatches in :": {},
             "Found timestamp mismatch in :": {},
             "Found out of order timestamp in :": {},
@@ -27,20 +27,21 @@ class Mismatches:
             "Non-consecutive offsets in ": {},
         }
 
-    def add(self, kind: str, path: str, line: str) -> None:
-        self._kinds[kind].setdefault(os.path.abspath(path), []).append(line)
+    def add(self, heading: str, path: str, line: str) -> None:
+        self._lines_by_heading[heading].setdefault(os.path.abspath(path), []).append(line)
 
     def print(self) -> None:
-        for kind, files in self._kinds.items():
+        for heading, files in self._lines_by_heading.items():
             for path, lines in files.items():
-                print(kind if kind.endswith(".") else f"{kind}{path}", file=sys.stderr)
-                for line in reversed(lines) if kind in self.REVERSED_KINDS else lines:
+                print(heading if heading.endswith(".") else f"{heading}{path}", file=sys.stderr)
+                for line in reversed(lines) if heading in self.REVERSED_HEADINGS else lines:
                     print(line, file=sys.stderr)
 
 
 @contextmanager
 def mapped(path: str) -> Iterator[Buffer]:
-    """Map a file into memory inside the block. All views of it must be released before the end."""
+    """Map a file into memory inside the block. The caller must release all views of the memory map
+    before the block ends."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""
@@ -50,6 +51,7 @@ def mapped(path: str) -> Iterator[Buffer]:
 
 
 def base_offset_of(path: str) -> int:
+    """Return the base offset in the name of a log file. Raise ToolError if the name has none."""
     text = os.path.basename(path).partition(".")[0]
     if not text.isdigit():
         raise ToolError(f"{path}: the name of a log file must start with an offset")

@@ -17,9 +17,9 @@ from kavka.cli.options import Arguments
 from kavka.cli.tool import ToolError
 from kavka.records.batch import Batch, Buffer, batches
 from kavka.records.reader import batch_records
-from kavka.storage.index_file import CorruptIndex, IndexFile
+from kavka.storage.index_file import CorruptIndexError, IndexFile
 from kavka.storage.offset_index import OffsetIndex
-from kavka.storage.producer_snapshot import CorruptSnapshot, decode_snapshot
+from kavka.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from kavka.storage.time_index import TimeIndex
 from kavka.storage.transaction_index import TransactionIndex
 
@@ -29,19 +29,19 @@ _MAX_INT = (1 << 31) - 1
 
 
 def dump_offset_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
-    base = base_offset_of(path)
-    entries = [(base + relative, position) for relative, position in _entries(path, _OFFSET_ENTRY)]
+    base_offset = base_offset_of(path)
+    entries = [(base_offset + relative, position) for relative, position in _entries(path, _OFFSET_ENTRY)]
     if not entries:
         print(f"{path} is empty.")
         return
     if args["index-sanity-check"]:
-        _check(OffsetIndex(path, base, _MAX_INT, os.path.getsize(path)))
+        _check_index(OffsetIndex(path, base_offset, _MAX_INT, os.path.getsize(path)))
         print(f"{path} passed sanity check.")
         return
     lines = []
     with mapped(_sibling(path, ".log")) as log:
         for number, (offset, position) in enumerate(entries):
-            if offset == base and number:
+            if offset == base_offset and number:
                 break
             batch = _first_batch(log, position, position + args["max-message-size"])
             log_offset = -1 if batch is None else batch.last_offset
@@ -55,21 +55,21 @@ def dump_offset_index(path: str, args: Arguments, mismatches: Mismatches) -> Non
 
 
 def dump_time_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
-    base = base_offset_of(path)
+    base_offset = base_offset_of(path)
     if args["index-sanity-check"]:
-        _check(TimeIndex(path, base, _MAX_INT, os.path.getsize(path)))
+        _check_index(TimeIndex(path, base_offset, _MAX_INT, os.path.getsize(path)))
         print(f"{path} passed sanity check.")
         return
     positions = [
-        (base + relative, position) for relative, position in _entries(_sibling(path, ".index"), _OFFSET_ENTRY)
+        (base_offset + relative, position) for relative, position in _entries(_sibling(path, ".index"), _OFFSET_ENTRY)
     ]
-    positions = positions[: _entry_count(positions, base)]
+    positions = positions[: _entry_count(positions, base_offset)]
     lines = []
-    previous = -1
+    previous_timestamp = -1
     with mapped(_sibling(path, ".log")) as log:
         for number, (timestamp, relative) in enumerate(_entries(path, _TIME_ENTRY)):
-            offset = base + relative
-            if offset == base and number:
+            offset = base_offset + relative
+            if offset == base_offset and number:
                 break
             index = bisect_right(positions, (offset, _MAX_INT))
             batch = _batch_with(log, positions[index - 1][1] if index else 0, offset)
@@ -81,24 +81,24 @@ def dump_time_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
                     f"Indexed offset: {offset}, found log offset: {log_offset}",
                 )
             else:
-                largest = max((record.timestamp for record in batch_records(batch, verify_crc=False)), default=-1)
-                if largest != timestamp:
+                max_timestamp = max((record.timestamp for record in batch_records(batch, verify_crc=False)), default=-1)
+                if max_timestamp != timestamp:
                     mismatches.add(
                         "Found timestamp mismatch in :",
                         path,
-                        f"  Index timestamp: {timestamp}, log timestamp: {largest}",
+                        f"  Index timestamp: {timestamp}, log timestamp: {max_timestamp}",
                     )
-                if previous >= timestamp:
+                if previous_timestamp >= timestamp:
                     mismatches.add(
                         "Found out of order timestamp in :",
                         path,
-                        f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous}",
+                        f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous_timestamp}",
                     )
             if batch is not None:
                 batch.buf = b""
             if not args["verify-index-only"]:
                 lines.append(f"timestamp: {timestamp} offset: {offset}\n")
-            previous = timestamp
+            previous_timestamp = timestamp
     sys.stdout.write("".join(lines))
 
 
@@ -109,7 +109,7 @@ def dump_transaction_index(path: str) -> None:
                 f"version: 0 producerId: {txn.producer_id} firstOffset: {txn.first_offset} "
                 f"lastOffset: {txn.last_offset} lastStableOffset: {txn.last_stable_offset}"
             )
-    except CorruptIndex as error:
+    except CorruptIndexError as error:
         raise ToolError(str(error)) from None
 
 
@@ -118,7 +118,7 @@ def dump_snapshot(path: str) -> None:
         data = file.read()
     try:
         entries = decode_snapshot(data)
-    except CorruptSnapshot as error:
+    except CorruptSnapshotError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return
     for entry in entries:
@@ -149,9 +149,9 @@ def _entries(path: str, layout: Struct) -> list[tuple[int, int]]:
     return entries
 
 
-def _entry_count(positions: list[tuple[int, int]], base: int) -> int:
+def _entry_count(positions: list[tuple[int, int]], base_offset: int) -> int:
     """Return the number of entries before the preallocated part."""
-    return next((number for number, position in enumerate(positions) if position == (base, 0)), len(positions))
+    return next((number for number, position in enumerate(positions) if position == (base_offset, 0)), len(positions))
 
 
 def _first_batch(log: Buffer, position: int, end: int) -> Batch | None:
@@ -167,15 +167,17 @@ def _batch_with(log: Buffer, position: int, offset: int) -> Batch | None:
     return None
 
 
-def _check(index: IndexFile) -> None:
+def _check_index(index: IndexFile) -> None:
+    """Raise ToolError if the index is corrupt. Close the index."""
     try:
         index.check()
-    except CorruptIndex as error:
+    except CorruptIndexError as error:
         raise ToolError(str(error)) from None
     finally:
         index.close()
 
 
 def _sibling(path: str, suffix: str) -> str:
+    """Return the path of another file of the same segment."""
     folder, name = os.path.split(path)
     return os.path.join(folder, name.partition(".")[0] + suffix)

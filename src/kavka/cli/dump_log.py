@@ -113,7 +113,8 @@ def _dump_log(path: str, args: Arguments, decoder: Decoder | None, mismatches: M
 
 
 def _valid_batches(data: Buffer, end: int) -> Iterator[Batch]:
-    """Yield the batches before the first invalid batch, and report that one on standard error."""
+    """Yield the batches before the first invalid batch, and report the invalid batch on standard
+    error."""
     try:
         yield from batches(data, 0, end)
     except KafkaError as error:
@@ -122,8 +123,8 @@ def _valid_batches(data: Buffer, end: int) -> Iterator[Batch]:
 
 
 def _records(batch: Batch) -> Iterator[tuple[Record, Batch | None]]:
-    """Yield each record, with its message if the format is 0 or 1. A message has its own
-    checksum."""
+    """Yield each record. In formats 0 and 1, also yield its message, which has a checksum. Raise
+    ToolError if the batch cannot be read."""
     try:
         records = batch_records(batch, verify_crc=False)
         if batch.magic == 2:
@@ -151,21 +152,22 @@ def batch_line(batch: Batch) -> str:
         )
     else:
         head = f"offset: {batch.last_offset}"
-    kind = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
+    timestamp_type = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
     return (
-        f"{head} position: {batch.start} {kind}: {batch.max_timestamp} size: {batch.size} magic: {batch.magic} "
-        f"compresscodec: {codec_name(batch.codec)} crc: {batch.crc} isvalid: {_boolean(batch.crc_ok())}\n"
+        f"{head} position: {batch.start} {timestamp_type}: {batch.max_timestamp} size: {batch.size} "
+        f"magic: {batch.magic} compresscodec: {codec_name(batch.codec)} crc: {batch.crc} "
+        f"isvalid: {_boolean(batch.has_valid_crc())}\n"
     )
 
 
 def record_line(batch: Batch, record: Record, decoder: Decoder | None, message: Batch | None, *, skip: bool) -> str:
-    """Format a record. `skip` omits its metadata."""
+    """Format a record. `skip` omits the metadata of the record."""
     parts: list[str] = []
     prefix = "| "
     if not skip:
-        kind = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
+        timestamp_type = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
         parts.append(
-            f"{prefix}offset: {record.offset} {kind}: {record.timestamp} keySize: {_size(record.key)} "
+            f"{prefix}offset: {record.offset} {timestamp_type}: {record.timestamp} keySize: {_size(record.key)} "
             f"valueSize: {_size(record.value)}"
         )
         prefix = " "
@@ -177,7 +179,7 @@ def record_line(batch: Batch, record: Record, decoder: Decoder | None, message: 
             parts.append(f" sequence: {sequence} headerKeys: [{names}]")
         if message is not None:
             # Kafka prints this unmatched brace.
-            parts.append(f" isValid: {_boolean(message.crc_ok())} crc: {message.crc}}}")
+            parts.append(f" isValid: {_boolean(message.has_valid_crc())} crc: {message.crc}}}")
         if batch.is_control:
             parts.append(_control_text(record))
     if decoder is not None and not batch.is_control:
@@ -190,11 +192,11 @@ def record_line(batch: Batch, record: Record, decoder: Decoder | None, message: 
 
 
 def _control_text(record: Record) -> str:
-    kind = control_type(record.key)
-    if kind in (0, 1) and record.value is not None and len(record.value) >= 6:
+    type_id = control_type(record.key)
+    if type_id in (0, 1) and record.value is not None and len(record.value) >= 6:
         epoch = int.from_bytes(record.value[2:6], "big", signed=True)
-        return f" endTxnMarker: {_CONTROL_TYPES[kind]} coordinatorEpoch: {epoch}"
-    return f" controlType: {_CONTROL_TYPES.get(kind, 'UNKNOWN')}({kind})"
+        return f" endTxnMarker: {_CONTROL_TYPES[type_id]} coordinatorEpoch: {epoch}"
+    return f" controlType: {_CONTROL_TYPES.get(type_id, 'UNKNOWN')}({type_id})"
 
 
 def _text(name: str) -> str:

@@ -1,8 +1,8 @@
 """Formatters of console-consumer (`--formatter`): Kafka's classes, or a Python class.
 
 A formatter has `write(records)`, which returns the bytes to print, and may have `close()`. A custom
-class has `configure(properties)` and `write_to(record, output)`, like Kafka's MessageFormatter. The
-output is a binary file.
+class has `configure(properties)` and `write_to(record, output)`, like Kafka's MessageFormatter.
+`output` is a binary file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DefaultFormatter:
         self._line_end = properties.get("line.separator", "\n").encode()
         self._header_separator = properties.get("headers.separator", ",").encode()
         self._null = properties.get("null.literal", "null").encode()
-        self._key_text = deserializing_function("key.deserializer", properties)
-        self._value_text = deserializing_function("value.deserializer", properties)
-        self._header_text = deserializing_function("headers.deserializer", properties)
+        self._key_text = conversion("key.deserializer", properties)
+        self._value_text = conversion("value.deserializer", properties)
+        self._header_text = conversion("headers.deserializer", properties)
         other_fields = (self._timestamp, self._partition, self._offset, self._epoch, self._headers, self._key)
         self._is_plain = self._value and not any(other_fields) and self._value_text is None
 
@@ -56,8 +56,8 @@ class DefaultFormatter:
     def _line(self, record: ConsumerRecord) -> bytes:
         parts = []
         if self._timestamp:
-            kind = TIMESTAMP_TYPES.get(record.timestamp_type)
-            parts.append(b"NO_TIMESTAMP" if kind is None else b"%s:%d" % (kind, record.timestamp))
+            timestamp_type = TIMESTAMP_TYPES.get(record.timestamp_type)
+            parts.append(b"NO_TIMESTAMP" if timestamp_type is None else b"%s:%d" % (timestamp_type, record.timestamp))
         if self._partition:
             parts.append(b"Partition:%d" % record.partition)
         if self._offset:
@@ -94,12 +94,12 @@ class LoggingFormatter(DefaultFormatter):
         logger = logging.getLogger("kavka.cli.LoggingMessageFormatter")
         batch = list(records)
         for record in batch:
-            kind = TIMESTAMP_TYPES.get(record.timestamp_type)
-            when = "" if kind is None else f"{kind.decode()}:{record.timestamp}, "
+            timestamp_type = TIMESTAMP_TYPES.get(record.timestamp_type)
+            timestamp = "" if timestamp_type is None else f"{timestamp_type.decode()}:{record.timestamp}, "
             key, value = (
                 "null" if part is None else part.decode(errors="replace") for part in (record.key, record.value)
             )
-            logger.info("%skey:%s, value:%s", when, key, value)
+            logger.info("%skey:%s, value:%s", timestamp, key, value)
         return super().write(batch)
 
 
@@ -114,14 +114,15 @@ class NoOpFormatter:
 
 
 class InternalTopicFormatter:
-    """Prints the records of an internal topic as JSON objects, each followed by `line_end`."""
+    """Prints the records of an internal topic with these types as JSON objects, each followed by
+    `line_end`."""
 
-    def __init__(self, topic: str, kinds: Iterable[int], line_end: bytes) -> None:
+    def __init__(self, topic: str, record_types: Iterable[int], line_end: bytes) -> None:
         from kavka.records import internal_topics
 
         self._records = internal_topics
-        all_kinds = getattr(internal_topics, topic)
-        self._kinds = {kind: all_kinds[kind] for kind in kinds}
+        all_types = getattr(internal_topics, topic)
+        self._record_types = {record_type: all_types[record_type] for record_type in record_types}
         self._line_end = line_end
 
     def write(self, records: Iterable[ConsumerRecord]) -> bytes:
@@ -130,7 +131,7 @@ class InternalTopicFormatter:
     def _object(self, record: ConsumerRecord) -> bytes:
         if record.key is None:
             return b""
-        data = self._records.record_to_json(self._kinds, record.key, record.value)
+        data = self._records.record_to_json(self._record_types, record.key, record.value)
         return b"" if data is None else self._records.dumps(data).encode() + self._line_end
 
 
@@ -161,36 +162,39 @@ _OLD_PACKAGES = ("kafka.tools.", "kafka.coordinator.")
 
 
 def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> Formatter:
-    """Create a formatter. The formatters of internal topics print `line_end` after each object."""
-    short = name.rpartition(".")[2].rpartition("$")[2]
-    if name != short and not name.startswith(("org.apache.kafka.", *_OLD_PACKAGES)):
+    """Return the formatter with this class name. Raise ConfigError if there is none.
+
+    The formatters of internal topics print `line_end` after each object.
+    """
+    short_name = name.rpartition(".")[2].rpartition("$")[2]
+    if name != short_name and not name.startswith(("org.apache.kafka.", *_OLD_PACKAGES)):
         from kavka.client import classes
 
         formatter = classes.make("formatter", name, {}, "a formatter", dict(properties))
         if not callable(getattr(formatter, "write_to", None)):
             raise ConfigError("formatter", f"{name} has no method write_to(record, output)")
         return CustomFormatter(formatter)
-    if short == "OffsetsMessageFormatter":
+    if short_name == "OffsetsMessageFormatter":
         return InternalTopicFormatter("OFFSET_TOPIC", (0, 1), line_end)
-    if short == "GroupMetadataMessageFormatter":
+    if short_name == "GroupMetadataMessageFormatter":
         return InternalTopicFormatter("OFFSET_TOPIC", (2,), line_end)
-    if short == "TransactionLogMessageFormatter":
+    if short_name == "TransactionLogMessageFormatter":
         return InternalTopicFormatter("TRANSACTION_TOPIC", (0,), line_end)
     formatters: dict[str, Callable[[Properties], Formatter]] = {
         "DefaultMessageFormatter": DefaultFormatter,
         "LoggingMessageFormatter": LoggingFormatter,
         "NoOpMessageFormatter": NoOpFormatter,
     }
-    if short not in formatters:
+    if short_name not in formatters:
         raise ConfigError("formatter", f"unknown formatter '{name}'; valid formatters are {', '.join(KAFKA_NAMES)}")
-    return formatters[short](properties)
+    return formatters[short_name](properties)
 
 
 def current_name(name: str) -> str | None:
-    """Return the current class name of a formatter if `name` is a deprecated one."""
-    short = name.rpartition(".")[2].rpartition("$")[2]
-    if name.startswith(_OLD_PACKAGES) and short in KAFKA_NAMES:
-        return f"org.apache.kafka.tools.consumer.{short}"
+    """Return the current class name of a formatter if `name` is deprecated, else None."""
+    short_name = name.rpartition(".")[2].rpartition("$")[2]
+    if name.startswith(_OLD_PACKAGES) and short_name in KAFKA_NAMES:
+        return f"org.apache.kafka.tools.consumer.{short_name}"
     return None
 
 
@@ -198,8 +202,8 @@ Text = Callable[[str, bytes, Any], bytes]
 """Converts (topic, data, headers) to the bytes to print."""
 
 
-def deserializing_function(name: str, properties: Properties) -> Text | None:
-    """Return a function that converts bytes to the text to print; None to print them unchanged.
+def conversion(name: str, properties: Properties) -> Text | None:
+    """Return a function that converts data to the bytes to print; None to print the data unchanged.
 
     The deserializer's settings are the properties that start with `name` and a dot.
     """

@@ -1,4 +1,5 @@
-"""`kavka get-offsets` (`kafka-get-offsets`): print offsets of partitions by position or time."""
+"""`kavka get-offsets` (`kafka-get-offsets`): print the earliest, latest or other offsets of
+partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Filter = Callable[[str, int], bool]
 
-TIMES = {
+TIMESTAMPS_BY_NAME = {
     "latest": -1,
     "earliest": -2,
     "max-timestamp": -3,
@@ -27,7 +28,7 @@ TIMES = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-_NAMED = " / ".join(f"{number} or {name}" for name, number in list(TIMES.items())[:5])
+_TIME_HELP = " / ".join(f"{number} or {name}" for name, number in list(TIMESTAMPS_BY_NAME.items())[:5])
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 
 COMMAND = Command(
@@ -44,7 +45,8 @@ COMMAND = Command(
         ),
         Option(
             "time",
-            f"The offset: {_NAMED}; or the offset of the first record at or after a time, in milliseconds since 1970.",
+            f"The offset: {_TIME_HELP}; or the offset of the first record at or after a time, in milliseconds since "
+            "1970.",
             "time",
             default="latest",
         ),
@@ -63,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 def get_offsets(args: Arguments) -> None:
     matches = _filter(args)
-    time = _time(args["time"])
+    time = _parse_time(args["time"])
     with admin_for(args, client_id="GetOffsetShell") as admin:
         partitions = _partitions(admin, matches, exclude_internal=args["exclude-internal-topics"])
         if not partitions:
@@ -95,7 +97,8 @@ def _partitions(admin: Admin, matches: Filter, *, exclude_internal: bool) -> lis
 
 
 def _offsets(admin: Admin, partitions: list[TopicPartition], time: int) -> list[tuple[TopicPartition, int]]:
-    """Return the offset of each partition that has one. Print errors on standard error."""
+    """Return the offset of each partition that has one. Print the errors of single partitions on
+    standard error. Raise AdminError if all partitions timed out."""
     from kavka.client.admin.base import AdminError
     from kavka.client.admin.types import OffsetSpec
     from kavka.client.errors import KafkaTimeout
@@ -113,14 +116,14 @@ def _offsets(admin: Admin, partitions: list[TopicPartition], time: int) -> list[
     return [(tp, offsets[tp].offset) for tp in sorted(offsets) if offsets[tp].offset >= 0]
 
 
-def _time(text: str) -> int:
-    if text in TIMES:
-        return TIMES[text]
+def _parse_time(text: str) -> int:
+    if text in TIMESTAMPS_BY_NAME:
+        return TIMESTAMPS_BY_NAME[text]
     try:
         return int(text)
     except ValueError:
         raise ToolError(
-            f"Malformed time argument {text}. Please use {_NAMED}, or a specified long format timestamp"
+            f"Malformed time argument {text}. Please use {_TIME_HELP}, or a specified long format timestamp"
         ) from None
 
 
@@ -128,14 +131,14 @@ def _filter(args: Arguments) -> Filter:
     if "topic-partitions" in args:
         if "topic" in args or "partitions" in args:
             raise ToolError("--topic-partitions cannot be used with --topic or --partitions")
-        rules = [_rule(text) for text in args["topic-partitions"].split(",")]
+        rules = [_parse_rule(text) for text in args["topic-partitions"].split(",")]
         return lambda topic, partition: any(rule(topic, partition) for rule in rules)
     names = TopicFilter(args["topic"] or ".*")
-    numbers = _numbers(args["partitions"].split(",")) if "partitions" in args else None
-    return lambda topic, partition: names.allows(topic) and (numbers is None or partition in numbers)
+    partition_ids = _parse_partition_ids(args["partitions"].split(",")) if "partitions" in args else None
+    return lambda topic, partition: names.allows(topic) and (partition_ids is None or partition in partition_ids)
 
 
-def _numbers(texts: Iterable[str]) -> frozenset[int]:
+def _parse_partition_ids(texts: Iterable[str]) -> frozenset[int]:
     try:
         return frozenset(int(text) for text in texts)
     except ValueError:
@@ -144,7 +147,7 @@ def _numbers(texts: Iterable[str]) -> frozenset[int]:
         ) from None
 
 
-def _rule(text: str) -> Filter:
+def _parse_rule(text: str) -> Filter:
     match = _RULE.fullmatch(text)
     if match is None:
         raise ToolError(f"Invalid rule specification: {text}")

@@ -24,7 +24,7 @@ def double_text(value: float) -> str:
 
 
 def fixed(value: float, places: int) -> str:
-    """Format as `%.4f` does, with Java's NaN and Infinity."""
+    """Format with a fixed number of decimal places, and NaN and Infinity as Java prints them."""
     return f"{value:.{places}f}" if math.isfinite(value) else double_text(value)
 
 
@@ -72,7 +72,7 @@ _FIELDS: dict[str, Callable[[time.struct_time, int, int], str]] = {
 
 def date_text(pattern: str, milliseconds: int) -> str:
     """Format a time as java.text.SimpleDateFormat does. Raise ValueError for an invalid pattern."""
-    moment = time.localtime(milliseconds // 1000)
+    local_time = time.localtime(milliseconds // 1000)
     pieces: list[str] = []
     i = 0
     while i < len(pattern):
@@ -87,7 +87,7 @@ def date_text(pattern: str, milliseconds: int) -> str:
             if letter not in _FIELDS:
                 raise ValueError(f"Illegal pattern character '{letter}'")
             count = len(pattern) - i - len(pattern[i:].lstrip(letter))
-            pieces.append(_FIELDS[letter](moment, milliseconds % 1000, count))
+            pieces.append(_FIELDS[letter](local_time, milliseconds % 1000, count))
             i += count
         else:
             pieces.append(letter)

@@ -69,7 +69,7 @@ def preferred_main(argv: list[str]) -> int:
 
 def read_partitions(path: str) -> list[TopicPartition]:
     partitions: list[TopicPartition] = []
-    for tp, _entry, _where in partition_entries(read_json(path), path):
+    for tp, _entry, _location in partition_entries(read_json(path), path):
         if tp in partitions:
             raise ToolError(f"Replica election data contains duplicate partitions: {tp}")
         partitions.append(tp)
@@ -91,26 +91,26 @@ def _body(args: Arguments) -> int:
         raise UsageError("Option partition is only allowed if topic is used")
     elif "path-to-json-file" in args:
         partitions = read_partitions(args["path-to-json-file"])
-    with admin_for(args, config=_config(args)) as admin:
+    with admin_for(args, config=_config_option(args)) as admin:
         return _elect(admin, args, args["election-type"], partitions)
 
 
-def _config(args: Arguments) -> str:
+def _config_option(args: Arguments) -> str:
     args.forbid("admin.config", "command-config")
     return "admin.config" if "admin.config" in args else COMMAND_CONFIG.name
 
 
 def _preferred_body(args: Arguments) -> int:
     partitions = read_partitions(args["path-to-json-file"]) if "path-to-json-file" in args else None
-    with admin_for(args, config=_config(args)) as admin:
+    with admin_for(args, config=_config_option(args)) as admin:
         return _elect(admin, args, "PREFERRED", partitions)
 
 
-def _elect(admin: Admin, args: Arguments, kind: str, partitions: list[TopicPartition] | None) -> int:
+def _elect(admin: Admin, args: Arguments, election_type: str, partitions: list[TopicPartition] | None) -> int:
     from kavka.client.admin.types import ElectionType
     from kavka.common.errors import ErrorCode
 
-    results = admin.elect_leaders(ElectionType[kind], partitions)
+    results = admin.elect_leaders(ElectionType[election_type], partitions)
     elected = sorted(tp for tp, error in results.items() if error is None)
     not_needed = sorted(
         tp for tp, error in results.items() if error is not None and error.code is ErrorCode.ELECTION_NOT_NEEDED
@@ -124,11 +124,11 @@ def _elect(admin: Admin, args: Arguments, kind: str, partitions: list[TopicParti
         print_json([{"topic": tp.topic, "partition": tp.partition, "result": outcomes[tp]} for tp in sorted(outcomes)])
     else:
         if elected:
-            print(f"Successfully completed leader election ({kind}) for partitions {_listed(elected)}")
+            print(f"Successfully completed leader election ({election_type}) for partitions {_listed(elected)}")
         if not_needed:
             print(f"Valid replica already elected for partitions {_listed(not_needed)}")
         for tp, error in failed.items():
-            print(f"Error completing leader election ({kind}) for partition: {tp}: {reason(error)}")
+            print(f"Error completing leader election ({election_type}) for partition: {tp}: {reason(error)}")
     return fail(f"{len(failed)} replica(s) could not be elected") if failed else 0
 
 

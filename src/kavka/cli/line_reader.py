@@ -19,19 +19,21 @@ from kavka.common.config import ConfigError
 CHUNK_BYTES = 256 * 1024
 
 
-class BadLine(Exception):
+class LineFormatError(Exception):
     """A line does not have the format that the properties require."""
 
 
 class Line(NamedTuple):
+    """The parts of a record that a line contains."""
+
     value: bytes | None
     key: bytes | None = None
     headers: list[tuple[str, bytes | None]] | None = None
 
 
 def read_lines(descriptor: int) -> Iterator[list[bytes]]:
-    """Yield a list with the lines of each read, without line ends. At a terminal, a read returns
-    one line."""
+    """Yield the complete lines of each read as a list, without line ends. At a terminal, a read
+    returns one line."""
     pieces: list[bytes] = []
     while True:
         chunk = os.read(descriptor, CHUNK_BYTES)
@@ -88,10 +90,10 @@ class LineReader:
         marker = properties.get("null.marker")
         self._null = None if marker is None else marker.encode()
         self.is_plain = not (self._parse_key or self._parse_headers or self._null is not None)
-        self.number = 0
-        self._check()
+        self.line_number = 0
+        self._check_separators()
 
-    def _check(self) -> None:
+    def _check_separators(self) -> None:
         separators = {
             "headers.delimiter": self._delimiter,
             "headers.separator": self._separator,
@@ -109,9 +111,9 @@ class LineReader:
                 raise ConfigError(name, "must not be empty")
 
     def parse(self, line: bytes) -> Line:
-        """Parse the next line. Raise BadLine if a separator is missing, unless `ignore.error` is
-        set."""
-        self.number += 1
+        """Parse the next line. Raise LineFormatError if a separator is missing, unless
+        `ignore.error` is set."""
+        self.line_number += 1
         start = 0
         headers = key = None
         if self._parse_headers:
@@ -134,7 +136,7 @@ class LineReader:
             return line[start:end]
         if self._ignore_error:
             return None
-        raise BadLine(f"No {name} found on line number {self.number}: '{_text(line)}'")
+        raise LineFormatError(f"No {name} found on line number {self.line_number}: '{_text(line)}'")
 
     def _headers(self, text: bytes) -> list[tuple[str, bytes | None]]:
         pairs = text.split(self._separator)
@@ -147,10 +149,14 @@ class LineReader:
         if not separator:
             if self._ignore_error:
                 return pair.decode(), None
-            raise BadLine(f"No header key separator found in pair '{_text(pair)}' on line number {self.number}")
+            raise LineFormatError(
+                f"No header key separator found in pair '{_text(pair)}' on line number {self.line_number}"
+            )
         if key == self._null:
             marker = _text(key)
-            raise BadLine(f"Header keys should not be equal to the null marker '{marker}' as they can't be null")
+            raise LineFormatError(
+                f"Header keys should not be equal to the null marker '{marker}' as they can't be null"
+            )
         return key.decode(), None if value == self._null else value
 
 

@@ -49,11 +49,11 @@ def _body(args: Arguments) -> None:
                 f"Current existent brokers: {','.join(map(str, existing))}"
             )
         brokers = sorted(set(requested)) or sorted(existing)
-        plain = not args["json"] and not at_terminal()
-        if plain:
+        is_plain = not args["json"] and not at_terminal()
+        if is_plain:
             print("Querying brokers for log directories information", flush=True)
         directories_by_broker = admin.describe_log_dirs(brokers)
-    if plain:
+    if is_plain:
         print(f"Received log directory information from brokers {','.join(map(str, brokers))}")
         print(json.dumps(_as_json(directories_by_broker, topics), separators=(",", ":")))
     elif args["json"]:
@@ -93,6 +93,7 @@ def _as_json(directories_by_broker: dict[int, dict[str, LogDirDescription]], top
 
 
 def size_text(size: int) -> str:
+    """Format a size in bytes with a binary unit."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":

@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     tool = find(arguments[0])
     if tool is None:
         cause = why_missing(arguments[0])
-        hint = f": {cause}" if cause else f"{_suggestion(arguments[0])} (kavka --help lists them)"
+        hint = f": {cause}" if cause else f"{_suggestion(arguments[0])} (kavka --help lists all tools)"
         print(f"kavka: there is no tool '{arguments[0]}'{hint}", file=sys.stderr)
         return 1
     return _run(tool, arguments[1:])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from kavka.cli.clients import ended_by_signals, exit_code, file_option
+from kavka.cli.clients import exit_code, file_option, sigterm_as_interrupt
 from kavka.cli.connecting import read_properties
 from kavka.cli.names import TopicFilter
 from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
@@ -108,11 +108,12 @@ def _connect_mirror_maker(args: Arguments) -> int:
 
     properties = read_properties(args.positionals[0])
     flows = _or_tool_error(lambda: flows_of(properties, args["clusters"]))
-    spark = {name: value for name, value in properties.items() if name.startswith("spark.")}
-    return _run(flows, args, args["master"] or spark.pop("spark.master", None), spark)
+    spark_settings = {name: value for name, value in properties.items() if name.startswith("spark.")}
+    return _run(flows, args, args["master"] or spark_settings.pop("spark.master", None), spark_settings)
 
 
 def _or_tool_error(work: Callable[[], T]) -> T:
+    """Return the result of `work`. Raise its PipelineError as a ToolError."""
     from kavka.pipeline.spark.errors import PipelineError
 
     try:
@@ -121,15 +122,17 @@ def _or_tool_error(work: Callable[[], T]) -> T:
         raise ToolError(str(error)) from None
 
 
-def _run(flows: list[Flow], args: Arguments, master: str | None, spark: Mapping[str, str]) -> int:
+def _run(flows: list[Flow], args: Arguments, master: str | None, spark_settings: Mapping[str, str]) -> int:
+    """Run the flows until they end or a signal stops them, and return the exit code. Raise
+    ToolError if a flow failed."""
     from kavka.pipeline.mirror.running import Mirror, session
     from kavka.pipeline.mirror.status import FAILED, StatusListener
 
     logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s", stream=sys.stderr)
     listener = None
-    with ended_by_signals():
+    with sigterm_as_interrupt():
         try:
-            mirror = Mirror(flows, _or_tool_error(lambda: session(master, spark)))
+            mirror = Mirror(flows, _or_tool_error(lambda: session(master, spark_settings)))
             if args["status"]:
                 host, port = _address(args["status"])
                 listener = StatusListener(host, port, mirror.statuses)
@@ -152,11 +155,11 @@ def _run(flows: list[Flow], args: Arguments, master: str | None, spark: Mapping[
 
 
 def _follow(mirror: Mirror, interval: float) -> None:
-    """Report progress until all flows have ended. On a terminal, show a live line. Otherwise print
-    a line per flow and interval."""
+    """Report the progress until all flows have ended: on a terminal as a live line, otherwise as
+    one line per flow and interval."""
     next_report = time.monotonic() + interval
     with Progress() as progress:
-        while not mirror.ended:
+        while not mirror.has_ended:
             time.sleep(0.2)
             statuses = [flow.status for flow in mirror.flows if flow.flow.enabled]
             if progress.is_shown:

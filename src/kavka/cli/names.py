@@ -16,7 +16,7 @@ NO_ID = UUID(int=0)
 
 class TopicFilter:
     """Kafka's include list: a regular expression for the whole name. Commas separate
-    alternatives."""
+    alternatives. Raises ToolError for an invalid expression."""
 
     def __init__(self, text: str) -> None:
         pattern = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
@@ -30,6 +30,7 @@ class TopicFilter:
 
 
 def uuid_of(text: str) -> UUID:
+    """Parse a topic id. Raise ToolError if it is invalid."""
     try:
         return uuid_from_text(text)
     except ValueError:
@@ -37,5 +38,5 @@ def uuid_of(text: str) -> UUID:
 
 
 def ids(numbers: object) -> str:
-    """Format broker ids or nodes, separated by commas."""
+    """Return broker ids, or the ids of nodes, as text separated by commas."""
     return ",".join(str(getattr(item, "id", item)) for item in numbers)  # type: ignore[attr-defined]

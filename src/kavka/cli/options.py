@@ -106,12 +106,12 @@ class Command:
     summary: str
     options: tuple[Option, ...] = ()
     actions: tuple[str, ...] = ()
-    """Options of which exactly one is required."""
+    """The options of which exactly one must be present."""
     positionals: tuple[Positional, ...] = ()
     subcommands: tuple[Command, ...] = ()
     examples: tuple[str, ...] = ()
     error: str = ""
-    """Prefix of error messages, if Kafka's tool has its own."""
+    """The prefix of error messages, if Kafka's tool has a specific prefix."""
 
     def subcommand(self, name: str) -> Command | None:
         return next((sub for sub in self.subcommands if sub.name == name), None)
@@ -148,12 +148,13 @@ class Arguments:
     # --- checks with Kafka's messages
 
     def require(self, *names: str) -> None:
+        """Raise UsageError if any of these options is absent."""
         for name in names:
             if name not in self.present:
                 raise UsageError(f'Missing required argument "[{name}]"')
 
     def forbid(self, name: str, *others: str) -> None:
-        """Raise UsageError if `name` and any of the others are present."""
+        """Raise UsageError if `name` and any of `others` are present."""
         if name in self.present:
             for other in others:
                 if other in self.present:
@@ -182,6 +183,7 @@ class _Names:
         return self.by_name[matches[0]] if matches else None
 
     def suggestion(self, text: str) -> str:
+        """Return a suggestion for an unknown option, as the end of an error message."""
         from difflib import get_close_matches
 
         names = [name for name, option in self.by_name.items() if not option.hidden]
@@ -201,7 +203,10 @@ class _Names:
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:
-    """Parse a command line. If it contains `--help` or `--version`, nothing else is checked."""
+    """Parse a command line. Raise UsageError if it is invalid.
+
+    With `--help` or `--version`, missing options, actions and positionals are not errors.
+    """
     parser = _Parser(command)
     parser.read(list(argv))
     return parser.finish()
@@ -219,13 +224,13 @@ class _Parser:
         while tokens:
             token = tokens.pop()
             if options_ended or len(token) < 2 or token[0] != "-":
-                self._positional(token)
+                self._add_positional(token)
             elif token == "--":
                 options_ended = True
             else:
-                self._option(token, tokens)
+                self._read_option(token, tokens)
 
-    def _positional(self, token: str) -> None:
+    def _add_positional(self, token: str) -> None:
         args = self.args
         if args.command.subcommands:
             subcommand = args.command.subcommand(token)
@@ -238,13 +243,13 @@ class _Parser:
         else:
             args.positionals.append(token)
 
-    def _option(self, token: str, next_tokens: list[str]) -> None:
+    def _read_option(self, token: str, next_tokens: list[str]) -> None:
         """Read an option and its value. `next_tokens` are in reverse order."""
         text, equals, value = token.lstrip("-").partition("=")
         option = self.names.find(text)
         if option is None:
             if _is_number(token):
-                self._positional(token)
+                self._add_positional(token)
                 return
             raise UsageError(f"{text or token} is not a recognized option{self.names.suggestion(text)}")
         if not option.metavar:
@@ -252,10 +257,10 @@ class _Parser:
                 raise UsageError(f"Option {option.name} takes no value, but got '{value}'")
             self.args.values[option.name] = True
         else:
-            self._values(option, [value] if equals else self._following_values(option, next_tokens))
+            self._set_values(option, [value] if equals else self._take_values(option, next_tokens))
         self.args.present.add(option.name)
 
-    def _following_values(self, option: Option, next_tokens: list[str]) -> list[str]:
+    def _take_values(self, option: Option, next_tokens: list[str]) -> list[str]:
         values: list[str] = []
         if option.several:
             while next_tokens and not self.names.is_option(next_tokens[-1]):
@@ -269,7 +274,7 @@ class _Parser:
             raise UsageError(f"Option {option.name} requires an argument")
         return values
 
-    def _values(self, option: Option, texts: list[str]) -> None:
+    def _set_values(self, option: Option, texts: list[str]) -> None:
         if option.separator:
             texts = [piece for text in texts for piece in text.split(option.separator)]
         values = [_convert(option, text) for text in texts]

@@ -21,13 +21,14 @@ def at_terminal(stream: TextIO | None = None) -> bool:
         return False
 
 
-def _coloured(stream: TextIO | None = None) -> bool:
+def _supports_colours(stream: TextIO | None = None) -> bool:
     return at_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def style(text: str, *styles: str, stream: TextIO | None = None) -> str:
-    """Colour the text if the stream supports colours."""
-    if not styles or not _coloured(stream):
+    """Return the text with styles if the stream supports colours, else unchanged. The default
+    stream is standard output."""
+    if not styles or not _supports_colours(stream):
         return text
     return f"\x1b[{';'.join(_STYLES[name] for name in styles)}m{text}\x1b[0m"
 
@@ -44,12 +45,12 @@ def print_table(
     rows: Iterable[Sequence[object]],
     *,
     right_aligned: Iterable[str] = (),
-    styled: Callable[[str, str], Sequence[str]] | None = None,
+    cell_styles: Callable[[str, str], Sequence[str]] | None = None,
 ) -> None:
     """Print headings and aligned columns for a terminal.
 
-    `right_aligned` has the headings of right-aligned columns. `styled(heading, cell)` returns the
-    styles of a cell.
+    `right_aligned` has the headings of right-aligned columns. `cell_styles(heading, cell)` returns
+    the styles of a cell.
     """
     texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
@@ -63,12 +64,13 @@ def print_table(
         cells = []
         for i, text in enumerate(row):
             cell = padded(i, text) if i + 1 < len(row) or headings[i] in right_headings else text
-            cells.append(style(cell, *(styled(headings[i], text) if styled else ())))
+            cells.append(style(cell, *(cell_styles(headings[i], text) if cell_styles else ())))
         print("  ".join(cells))
 
 
 class Progress:
-    """A live progress line on standard error. Nothing is shown if that is not a terminal.
+    """A live progress line, by default on standard error. Nothing is shown if the stream is not a
+    terminal.
 
     with Progress() as progress:
         progress.show("3 of 10 partitions")

@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 
 def named_partitions(admin: Admin, names: Iterable[str]) -> tuple[list[TopicPartition], dict[str, KafkaError]]:
-    """Return the sorted partitions of `topic` and `topic:0,1,2`, and the error of each topic that
-    cannot be described. Explicit partitions are not checked."""
+    """Parse names such as `topic` and `topic:0,1,2`. Return the sorted partitions, and the error of
+    each topic that cannot be described.
+
+    The cluster need not have the partitions of `topic:0,1,2`. Raise ToolError for an invalid name.
+    """
     partitions: set[TopicPartition] = set()
     topics: list[str] = []
     for name in names:
-        topic, colon, numbers = name.partition(":")
+        topic, colon, partition_ids = name.partition(":")
         if not colon:
             topics.append(topic)
             continue
         try:
-            partitions |= {TopicPartition(topic, int(number)) for number in numbers.split(",")}
+            partitions |= {TopicPartition(topic, int(text)) for text in partition_ids.split(",")}
         except ValueError:
-            raise ToolError(f"'{name}' is not topic:partition,…") from None
+            raise ToolError(f"Cannot parse '{name}': expected topic:partition,…") from None
     unknown: dict[str, KafkaError] = {}
     if topics:
         descriptions: dict[Any, Any]
@@ -42,7 +45,7 @@ def named_partitions(admin: Admin, names: Iterable[str]) -> tuple[list[TopicPart
 
 
 def described_topics(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
-    """Describe those of the topics that exist."""
+    """Return the descriptions of those topics that exist. Raise AdminError for other errors."""
     names = sorted(set(topics))
     try:
         return list(admin.describe_topics(names).values()) if names else []
@@ -53,7 +56,8 @@ def described_topics(admin: Admin, topics: Iterable[str]) -> list[TopicDescripti
 
 
 def read_json(path: str) -> Any:
-    """Read a JSON file. Errors contain the line and the column."""
+    """Read a JSON file. Raise ToolError, with the line and column of a syntax error, if the file is
+    invalid."""
     import json
 
     try:
@@ -68,20 +72,24 @@ def read_json(path: str) -> Any:
 
 
 def partition_entries(data: Any, path: str) -> Iterator[tuple[TopicPartition, Any, str]]:
-    """Yield the members of "partitions" in a JSON file: the partition, the entry, and its place in
-    the file for error messages."""
-    for number, entry in enumerate(member(data, "partitions", list, path), start=1):
-        where = f"{path}: partition {number}"
-        yield TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where)), entry, where
+    """Yield the elements of "partitions" in a JSON file: the partition, the element, and its
+    location for error messages."""
+    for index, entry in enumerate(member(data, "partitions", list, path), start=1):
+        location = f"{path}: partition {index}"
+        yield (
+            TopicPartition(member(entry, "topic", str, location), member(entry, "partition", int, location)),
+            entry,
+            location,
+        )
 
 
-def member(value: Any, name: str, kind: type, where: str) -> Any:
+def member(value: Any, name: str, expected_type: type, location: str) -> Any:
     """Return a required member of a JSON object. Raise ToolError if it is missing or has another
     type."""
     if not isinstance(value, dict) or name not in value:
-        raise ToolError(f'{where}: there is no "{name}"')
+        raise ToolError(f'{location}: there is no "{name}"')
     content = value[name]
-    if not isinstance(content, kind) or (kind is int and isinstance(content, bool)):
+    if not isinstance(content, expected_type) or (expected_type is int and isinstance(content, bool)):
         type_names = {int: "a number", str: "text", list: "a list", dict: "an object"}
-        raise ToolError(f'{where}: "{name}" must be {type_names.get(kind, kind.__name__)}')
+        raise ToolError(f'{location}: "{name}" must be {type_names.get(expected_type, expected_type.__name__)}')
     return content

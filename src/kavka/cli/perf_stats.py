@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kavka.cli.java_text import fixed, ratio
 
 MB = 1024 * 1024
-MAX_SAMPLES = 500_000
+TARGET_SAMPLES = 500_000
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
@@ -19,21 +19,21 @@ def now_ms() -> int:
 class ProducerStats:
     """Latencies of records, from the call of `send` to the acknowledgement.
 
-    Only the producer's thread calls `record`. Percentiles are computed from every n-th record, from
-    at most MAX_SAMPLES records.
+    Only the producer's thread calls `record`. Percentiles are computed from a sample of every n-th
+    record. As in Kafka's tool, the sample has less than twice TARGET_SAMPLES records.
     """
 
     def __init__(self, records: int, interval_ms: int, *, steady: bool = False) -> None:
         self.count = 0
         self.bytes = 0
         self._steady = steady
-        self._interval = interval_ms
-        self._sampling = max(1, records // min(records, MAX_SAMPLES))
+        self._interval_ms = interval_ms
+        self._sampling = max(1, records // min(records, TARGET_SAMPLES))
         self._latencies: list[int] = []
-        self._total = 0
-        self._largest = 0
+        self._total_latency = 0
+        self._max_latency = 0
         self._start = self._window_start = now_ms()
-        self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
+        self._window_count = self._window_bytes = self._window_latency = self._window_max_latency = 0
 
     def record(self, latency: int, size: int, now: int) -> bool:
         """Count a record. Return whether the interval has ended."""
@@ -41,15 +41,15 @@ class ProducerStats:
             self._latencies.append(latency)
         self.count += 1
         self.bytes += size
-        self._total += latency
+        self._total_latency += latency
         self._window_count += 1
         self._window_bytes += size
-        self._window_total += latency
-        if latency > self._window_largest:
-            self._window_largest = latency
-            if latency > self._largest:
-                self._largest = latency
-        return now - self._window_start >= self._interval
+        self._window_latency += latency
+        if latency > self._window_max_latency:
+            self._window_max_latency = latency
+            if latency > self._max_latency:
+                self._max_latency = latency
+        return now - self._window_start >= self._interval_ms
 
     def window_line(self) -> str:
         """Return the statistics since the last call, and start a new interval."""
@@ -58,14 +58,15 @@ class ProducerStats:
         line = (
             f"{self._window_count} records sent, {fixed(ratio(1000.0 * self._window_count, elapsed), 1)} records/sec "
             f"({fixed(ratio(1000.0 * self._window_bytes, elapsed) / MB, 2)} MB/sec), "
-            f"{fixed(ratio(self._window_total, self._window_count), 1)} ms avg latency, "
-            f"{self._window_largest:.1f} ms max latency."
+            f"{fixed(ratio(self._window_latency, self._window_count), 1)} ms avg latency, "
+            f"{self._window_max_latency:.1f} ms max latency."
         )
         self._window_start = now
-        self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
+        self._window_count = self._window_bytes = self._window_latency = self._window_max_latency = 0
         return line
 
     def total_line(self) -> str:
+        """Return the statistics of all records."""
         elapsed = now_ms() - self._start
         samples = sorted(self._latencies)
         p50, p95, p99, p999 = (samples[int(p * len(samples))] if samples else 0 for p in PERCENTILES)
@@ -73,14 +74,15 @@ class ProducerStats:
             f"{self.count}{' steady state' if self._steady else ''} records sent, "
             f"{fixed(ratio(1000.0 * self.count, elapsed), 6)} records/sec "
             f"({fixed(ratio(1000.0 * self.bytes, elapsed) / MB, 2)} MB/sec), "
-            f"{fixed(ratio(self._total, self.count), 2)} ms avg latency, {self._largest:.2f} ms max latency, "
+            f"{fixed(ratio(self._total_latency, self.count), 2)} ms avg latency, "
+            f"{self._max_latency:.2f} ms max latency, "
             f"{p50} ms 50th, {p95} ms 95th, {p99} ms 99th, {p999} ms 99.9th."
         )
 
     def live_line(self, target: int) -> str:
         """Return the progress, and the rate since the last `window_line`."""
         elapsed = now_ms() - self._window_start
-        count, size, total = self._window_count, self._window_bytes, self._window_total
+        count, size, total = self._window_count, self._window_bytes, self._window_latency
         return (
             f"{self.count:,} of {target:,} records, {ratio(1000.0 * count, elapsed or 1):,.0f} records/s, "
             f"{ratio(1000.0 * size, elapsed or 1) / MB:.1f} MB/s, {total / (count or 1):.1f} ms"
@@ -109,9 +111,9 @@ class Throttle:
             return
         self._deficit += 1.0 / self._rate
         if self._deficit >= self.MIN_SLEEP_S:
-            started = time.monotonic()
+            sleep_start = time.monotonic()
             time.sleep(self._deficit)
-            self._deficit -= time.monotonic() - started
+            self._deficit -= time.monotonic() - sleep_start
 
 
 def metrics_text(group: str, client_id: str, metrics: Mapping[str, float]) -> str:

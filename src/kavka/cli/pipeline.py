@@ -83,8 +83,8 @@ def _run(args: Arguments) -> int:
         # is not reentrant.
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         name = config["application.id"]
-        previous = jobs.read(name)
-        if previous is not None and previous["running"]:
+        previous_record = jobs.read(name)
+        if previous_record is not None and previous_record["running"]:
             raise ToolError(f"{name} is already running: kavka pipeline stop {name}")
         print(f"starting {name} on Spark", file=sys.stderr, flush=True)
         streams.start()
@@ -110,7 +110,8 @@ def _arguments(args: Arguments) -> list[str]:
 
 
 def _load(job: Path) -> tuple[Any, dict[str, Any]]:
-    """Run the file of a job and return its topology and settings."""
+    """Run the file of a job and return its topology and settings. Raise ToolError if the file does
+    not define them."""
     sys.path.insert(0, str(job.resolve().parent))
     names = runpy.run_path(str(job), run_name="kavka_job")
     if "build" not in names or "CONFIG" not in names:
@@ -145,15 +146,15 @@ def _progress_record(progress: Any) -> dict[str, Any]:
         return {"batch": 0, "rows_per_second": 0.0, "lag": 0, "state_rows": 0}
     return {
         "batch": progress.batchId,
-        "rows_per_second": _records(progress) / max(0.001, (progress.batchDuration or 0) / 1000),
+        "rows_per_second": _record_count(progress) / max(0.001, (progress.batchDuration or 0) / 1000),
         "lag": sum(_lag(source) for source in progress.sources),
         "state_rows": sum(operator.numRowsTotal for operator in progress.stateOperators),
     }
 
 
-def _records(progress: Any) -> int:
-    """Return the number of offsets in the batch. Spark counts rows, and a row may be many
-    records."""
+def _record_count(progress: Any) -> int:
+    """Return the number of records in the batch, from the offsets. Spark counts rows, and a row may
+    contain many records."""
     return sum(sum(jobs.offsets_between(s.startOffset, s.endOffset).values()) for s in progress.sources)
 
 
@@ -163,12 +164,14 @@ def _lag(source: Any) -> int:
 
 
 def _status(args: Arguments) -> int:
-    running = [job for job in _all_jobs() if job["running"]]
+    running_jobs = [job for job in _all_jobs() if job["running"]]
     if args["json"]:
-        print_json(running)
+        print_json(running_jobs)
         return 0
     columns = ("application.id", "pid", "state", "batch", "rows_per_second", "lag", "state_rows")
-    print_table([name.upper() for name in columns], [[str(job.get(name, "")) for name in columns] for job in running])
+    print_table(
+        [name.upper() for name in columns], [[str(job.get(name, "")) for name in columns] for job in running_jobs]
+    )
     return 0
 
 

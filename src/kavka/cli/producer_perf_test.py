@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
+    log_only_errors,
     property_option,
-    quiet_logging,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_DURATION_MS = 3000
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
-_BLOCK = 256 * 1024
-_PROGRESS_EVERY = 1024
+_BLOCK_SIZE = 256 * 1024
+_RECORDS_PER_PROGRESS = 1024
 
 COMMAND = Command(
     "producer-perf-test",
@@ -82,14 +82,14 @@ def main(argv: list[str]) -> int:
 
 
 def measure(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     _check(args)
     settings = producer_settings(args)
-    duration = _transactions(args, settings)
+    duration = _configure_transactions(args, settings)
     payload = payloads(args)
     from kavka.client.producer.producer import Producer
 
-    with ended_by_signals(), Producer(settings) as producer, Progress() as progress:
+    with sigterm_as_interrupt(), Producer(settings) as producer, Progress() as progress:
         warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(producer, args, payload, duration, progress)
         try:
@@ -122,15 +122,15 @@ class PerfTest:
     ) -> None:
         self._producer = producer
         self._topic: str = args["topic"]
-        self._records: int = args["num-records"]
+        self._record_count: int = args["num-records"]
         self._warmup: int = args["warmup-records"]
-        self._interval: int = args["reporting-interval"]
+        self._interval_ms: int = args["reporting-interval"]
         self._payload = payload
-        self._duration = duration_ms
+        self._duration_ms = duration_ms
         self._progress = progress
         self._throttle = Throttle(args["throughput"])
-        self._throttled = args["throughput"] >= 0
-        self._steady: ProducerStats | None = None
+        self._is_throttled = args["throughput"] >= 0
+        self._steady_stats: ProducerStats | None = None
         self._failures: dict[str, int] = {}
         self._output_closed = False
         self._steady_announced = False
@@ -138,70 +138,76 @@ class PerfTest:
             print(
                 f"Warmup first {self._warmup} records. Steady state results will print after the complete test summary."
             )
-        self.stats = ProducerStats(self._records, self._interval)
+        self.stats = ProducerStats(self._record_count, self._interval_ms)
 
     def run(self) -> None:
         producer, topic, payload = self._producer, self._topic, self._payload
-        send, done, throttled = producer.send, self._done, self._throttled
-        if self._duration is not None:
+        send, on_result, is_throttled = producer.send, self._on_result, self._is_throttled
+        if self._duration_ms is not None:
             producer.init_transactions()
-        open_since = None
-        for number in range(self._records):
-            data = payload(number)
-            if self._warmup and number == self._warmup:
-                self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
-                done = self._done_in_steady_state
-            if self._duration is not None and open_since is None:
+        transaction_start = None
+        for index in range(self._record_count):
+            data = payload(index)
+            if self._warmup and index == self._warmup:
+                self._steady_stats = ProducerStats(self._record_count - self._warmup, self._interval_ms, steady=True)
+                on_result = self._on_steady_result
+            if self._duration_ms is not None and transaction_start is None:
                 producer.begin_transaction()
-                open_since = now_ms()
+                transaction_start = now_ms()
             start = now_ms()
-            send(topic, data, None, None, None, None, partial(done, start, len(data)))
-            if open_since is not None and self._duration is not None and self._duration <= start - open_since:
+            send(topic, data, None, None, None, None, partial(on_result, start, len(data)))
+            if (
+                transaction_start is not None
+                and self._duration_ms is not None
+                and self._duration_ms <= start - transaction_start
+            ):
                 producer.commit_transaction()
-                open_since = None
-            if throttled:
-                self._throttle.wait_after(number)
-            if not number % _PROGRESS_EVERY or self._failures or self._output_closed:
+                transaction_start = None
+            if is_throttled:
+                self._throttle.wait_after(index)
+            if not index % _RECORDS_PER_PROGRESS or self._failures or self._output_closed:
                 self._check_progress()
-        if open_since is not None:
+        if transaction_start is not None:
             producer.commit_transaction()
 
     def _check_progress(self) -> None:
+        """Show the progress. Raise BrokenPipeError if the output is closed, and ToolError if
+        records have failed and none was stored."""
         if self._output_closed:
             raise BrokenPipeError
         if self._failures and not self.stats.count:
             raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
         if self._progress.is_shown:
-            self._progress.show(self.stats.live_line(self._records))
+            self._progress.show(self.stats.live_line(self._record_count))
 
-    def _done(self, start: int, size: int, metadata: Any, error: Any) -> None:
-        """Count the result of a record. Called in the producer's thread."""
+    def _on_result(self, start: int, size: int, metadata: Any, error: Any) -> None:
+        """Count the result of a record. The producer's thread calls it."""
         now = now_ms()
         if error is not None:
-            self._failed(error)
+            self._count_failure(error)
         elif self.stats.record(now - start, size, now):
             line = self.stats.window_line()
-            if self._steady is None:
+            if self._steady_stats is None:
                 self._print(line)
 
-    def _done_in_steady_state(self, start: int, size: int, metadata: Any, error: Any) -> None:
+    def _on_steady_result(self, start: int, size: int, metadata: Any, error: Any) -> None:
         """Count the result of a record that was sent after the warmup."""
-        self._done(start, size, metadata, error)
-        if error is None and self._steady is not None:
+        self._on_result(start, size, metadata, error)
+        if error is None and self._steady_stats is not None:
             now = now_ms()
-            if self._steady.record(now - start, size, now):
+            if self._steady_stats.record(now - start, size, now):
                 if not self._steady_announced:
                     self._steady_announced = True
                     self._print("In steady state.")
-                self._print(self._steady.window_line())
+                self._print(self._steady_stats.window_line())
 
-    def _failed(self, error: Exception) -> None:
+    def _count_failure(self, error: Exception) -> None:
         text = reason(error)
         self._failures[text] = self._failures.get(text, 0) + 1
 
     def _print(self, line: str) -> None:
-        """Print a line. Called in the producer's thread; the sending thread stops on a closed
-        output."""
+        """Print a line. The producer's thread calls it. If the output is closed, the sending thread
+        stops."""
         self._progress.clear()
         try:
             print(line, flush=True)
@@ -210,10 +216,11 @@ class PerfTest:
 
     def print_totals(self) -> None:
         print(self.stats.total_line())
-        if self._steady is not None:
-            print(self._steady.total_line())
+        if self._steady_stats is not None:
+            print(self._steady_stats.total_line())
 
     def result(self) -> int:
+        """Print the failures and return the exit code."""
         for text, count in self._failures.items():
             note(COMMAND.name, f"{count} record{'s were' if count > 1 else ' was'} not stored: {text}")
         return 1 if self._failures else 0
@@ -238,8 +245,9 @@ def producer_settings(args: Arguments) -> dict[str, Any]:
     return settings
 
 
-def _transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
-    """Return the duration of a transaction in milliseconds; None without transactions."""
+def _configure_transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
+    """Set transactional.id if the options request transactions. Return the duration of a
+    transaction in milliseconds; None without transactions."""
     if "transactional-id" in args:
         settings["transactional.id"] = args["transactional-id"]
     if "transactional.id" not in settings:
@@ -252,7 +260,7 @@ def _transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
 
 
 def payloads(args: Arguments) -> Callable[[int], bytes]:
-    """Return a function from a record's number to its payload."""
+    """Return a function that returns the payload of the record with a given index."""
     if "record-size" in args:
         return RandomLetters(args["record-size"]).next
     if "payload-file" in args:
@@ -268,7 +276,7 @@ class RandomLetters:
         self._size = size
         self._block = b""
         self._position = 0
-        self._block_size = max(1, _BLOCK // size) * size
+        self._block_size = max(1, _BLOCK_SIZE // size) * size
 
     def next(self, number: int) -> bytes:
         start = self._position

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
     from kavka.client.admin.types import TopicPartitionReplica
 
-RETRY_S = 0.1
+RETRY_INTERVAL_S = 0.1
 
 EXISTING_REASSIGNMENT = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a "
@@ -31,13 +31,15 @@ VERIFY_LATER = (
 
 
 def execute(admin: Admin, args: Arguments, plan: Plan) -> int:
+    """Start the reassignments and moves of the plan, and return 0. Raise ToolError if the plan is
+    invalid or a broker rejects it."""
     plan.check()
     active = admin.list_partition_reassignments()
     if active and not args["additional"]:
         raise ToolError(EXISTING_REASSIGNMENT)
-    alive = {node.id for node in admin.describe_cluster().nodes}
+    live_brokers = {node.id for node in admin.describe_cluster().nodes}
     for broker in sorted({broker for replicas in plan.replicas.values() for broker in replicas}):
-        if broker not in alive:
+        if broker not in live_brokers:
             raise ToolError(f"Unknown broker id {broker}")
     all_current = current_replicas(admin, {tp.topic for tp in plan.replicas})
     missing = sorted(tp for tp in plan.replicas if tp not in all_current)
@@ -77,7 +79,10 @@ def _error_text(summary: str, error: AdminError) -> str:
 
 
 def _move_log_dirs(admin: Admin, moves: Mapping[TopicPartitionReplica, str], timeout: float) -> None:
-    """Start moves to other log directories. Retry until the replicas exist on their brokers."""
+    """Start moves to other log directories. Retry until the replicas exist on their brokers.
+
+    Raise ToolError for any other error, and after the timeout.
+    """
     deadline = time.monotonic() + timeout
     pending = dict(moves)
     while pending:
@@ -100,10 +105,11 @@ def _move_log_dirs(admin: Admin, moves: Mapping[TopicPartitionReplica, str], tim
             names = ",".join(replica_name(replica) for replica in sorted(pending, key=by_broker))
             raise ToolError(f"Timed out before log directory move{plural} could be started for: {names}")
         if pending:
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_INTERVAL_S)
 
 
 def cancel(admin: Admin, args: Arguments, plan: Plan) -> int:
+    """Cancel the active reassignments and moves of the plan, and return 0."""
     reassignments = admin.list_partition_reassignments(list(plan.replicas))
     active = sorted(tp for tp, r in reassignments.items() if r.adding_replicas or r.removing_replicas)
     if active:

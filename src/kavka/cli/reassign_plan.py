@@ -47,6 +47,7 @@ class Plan:
 
 
 def read_versioned_json(path: str) -> object:
+    """Read a JSON object of version 1. Raise ToolError for other content."""
     data = read_json(path)
     if not isinstance(data, dict):
         raise ToolError(f"{path}: must be a JSON object")
@@ -56,6 +57,7 @@ def read_versioned_json(path: str) -> object:
 
 
 def read_topics(path: str) -> list[str]:
+    """Read the file of --topics-to-move-json-file. Raise ToolError if it is invalid."""
     entries = member(read_versioned_json(path), "topics", list, path)
     topics = [member(entry, "topic", str, f"{path}: topic {n}") for n, entry in enumerate(entries, start=1)]
     duplicates = sorted({topic for topic in topics if topics.count(topic) > 1})
@@ -65,14 +67,15 @@ def read_topics(path: str) -> list[str]:
 
 
 def read_plan(path: str) -> Plan:
+    """Read the file of --reassignment-json-file. Raise ToolError if it is invalid."""
     plan = Plan()
-    for tp, entry, where in partition_entries(read_versioned_json(path), path):
-        replicas = member(entry, "replicas", list, where)
+    for tp, entry, location in partition_entries(read_versioned_json(path), path):
+        replicas = member(entry, "replicas", list, location)
         if not all(isinstance(broker, int) and not isinstance(broker, bool) for broker in replicas):
-            raise ToolError(f'{where}: "replicas" must be a list of broker ids')
+            raise ToolError(f'{location}: "replicas" must be a list of broker ids')
         directories = entry.get("log_dirs", [ANY] * len(replicas))
         if not isinstance(directories, list) or not all(isinstance(directory, str) for directory in directories):
-            raise ToolError(f'{where}: "log_dirs" must be a list of paths')
+            raise ToolError(f'{location}: "log_dirs" must be a list of paths')
         if len(directories) != len(replicas):
             raise ToolError(
                 f"Size of replicas list {replicas} is different from size of log dirs list {directories} "
@@ -97,7 +100,8 @@ def as_reassignment_json(assignment: Mapping[TopicPartition, Iterable[int]]) -> 
 
 
 def current_replicas(admin: Admin, topics: Iterable[str]) -> Assignment:
-    """Return the replicas of all partitions of the topics."""
+    """Return the replicas of all partitions of the topics. Raise ToolError if a topic does not
+    exist."""
     from kavka.client.admin import AdminError
     from kavka.common.errors import ErrorCode
 
@@ -117,9 +121,9 @@ def current_replicas(admin: Admin, topics: Iterable[str]) -> Assignment:
 
 def propose(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     """Spread the partitions of each topic evenly over the brokers, and their replicas over the
-    racks. The replication factor does not change."""
+    racks. The replication factor does not change. Raise ToolError if there are too few brokers."""
     proposed: Assignment = {}
-    brokers = _rack_alternated(racks)
+    brokers = _alternate_racks(racks)
     for topic in sorted({tp.topic for tp in current}):
         partitions = sorted(tp for tp in current if tp.topic == topic)
         factor = len(current[partitions[0]])
@@ -127,16 +131,16 @@ def propose(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
             raise ToolError(f"Replication factor: {factor} larger than available brokers: {len(brokers)}.")
         start = random.randrange(len(brokers))
         shift = random.randrange(len(brokers))
-        for number, tp in enumerate(partitions):
+        for index, tp in enumerate(partitions):
             # Partitions with the same leader get different followers.
-            if number and number % len(brokers) == 0:
+            if index and index % len(brokers) == 0:
                 shift += 1
-            proposed[tp] = _replicas(brokers, racks, (start + number) % len(brokers), shift, factor)
+            proposed[tp] = _replicas(brokers, racks, (start + index) % len(brokers), shift, factor)
     return proposed
 
 
-def _rack_alternated(racks: Mapping[int, str | None]) -> list[int]:
-    """Order the brokers so that neighbours are in different racks where possible."""
+def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
+    """Order the brokers so that neighbours are in different racks location possible."""
     brokers_by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(racks):
         brokers_by_rack.setdefault(racks[broker], []).append(broker)

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
     from kavka.client.admin.types import PartitionReassignment
 
-WATCH_S = 1.0
+WATCH_INTERVAL_S = 1.0
 
 
 def verify(admin: Admin, args: Arguments, plan: Plan) -> int:
+    """Print the status of each reassignment and move of the plan, and return 0.
+
+    If the cluster has no active reassignment and all moves have ended, clear the throttles, unless
+    --preserve-throttles is present.
+    """
     if args["watch"]:
         _watch(admin, plan)
     active = admin.list_partition_reassignments()
@@ -32,19 +37,25 @@ def verify(admin: Admin, args: Arguments, plan: Plan) -> int:
         print_json(
             {
                 "partitions": [
-                    {"topic": tp.topic, "partition": tp.partition, "done": done, "status": status}
-                    for tp, (done, status) in states.items()
+                    {"topic": tp.topic, "partition": tp.partition, "done": has_ended, "status": status}
+                    for tp, (has_ended, status) in states.items()
                 ],
                 "replicas": [
-                    {"topic": r.topic, "partition": r.partition, "broker": r.broker_id, "done": done, "status": status}
-                    for r, (done, status) in moves.items()
+                    {
+                        "topic": r.topic,
+                        "partition": r.partition,
+                        "broker": r.broker_id,
+                        "done": has_ended,
+                        "status": status,
+                    }
+                    for r, (has_ended, status) in moves.items()
                 ],
             }
         )
     else:
         print("\n".join(["Status of partition reassignment:", *(status for _, status in states.values())]))
         print("\n".join(status for _, status in moves.values()))
-    if not active and all(done for done, _ in moves.values()) and not args["preserve-throttles"]:
+    if not active and all(has_ended for has_ended, _ in moves.values()) and not args["preserve-throttles"]:
         clear_throttles(admin, plan.replicas, quiet=bool(args["json"]))
     return 0
 
@@ -52,6 +63,7 @@ def verify(admin: Admin, args: Arguments, plan: Plan) -> int:
 def _partition_states(
     admin: Admin, plan: Plan, active: Mapping[TopicPartition, PartitionReassignment]
 ) -> dict[TopicPartition, tuple[bool, str]]:
+    """Return whether the reassignment of each partition has ended, and its status as text."""
     topics = {tp.topic for tp in plan.replicas if tp not in active}
     current = {
         TopicPartition(description.name, info.partition): [node.id for node in info.replicas]
@@ -73,7 +85,8 @@ def _partition_states(
 def replica_directories(
     admin: Admin, replicas: Collection[TopicPartitionReplica]
 ) -> dict[TopicPartitionReplica, tuple[str | None, str | None]]:
-    """Return the current directory of each replica, and the directory that it is being moved to."""
+    """Return the current and the future log directory of each replica. Each is None if there is
+    none."""
     if not replicas:
         return {}
     brokers = sorted({replica.broker_id for replica in replicas})
@@ -93,6 +106,7 @@ def replica_directories(
 def _move_states(
     admin: Admin, planned: Mapping[TopicPartitionReplica, str]
 ) -> dict[TopicPartitionReplica, tuple[bool, str]]:
+    """Return whether the move of each replica has ended, and its status as text."""
     directories = replica_directories(admin, planned)
     states = {}
     for replica in sorted(planned, key=by_broker):
@@ -115,18 +129,19 @@ def _move_states(
 
 
 def _watch(admin: Admin, plan: Plan) -> None:
-    """Show the progress until no reassignment of the plan is active."""
+    """Show the progress until no reassignment and no move of the plan is active."""
     total = len(plan.replicas) + len(plan.directories)
     with Progress() as progress:
         while True:
             active = admin.list_partition_reassignments(list(plan.replicas))
             pending = [str(tp) for tp in sorted(active)]
-            pending += [replica_name(r) for r, (done, _) in _move_states(admin, plan.directories).items() if not done]
+            moves = _move_states(admin, plan.directories)
+            pending += [replica_name(replica) for replica, (has_ended, _) in moves.items() if not has_ended]
             if not pending:
                 return
             names = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
             progress.show(f"{total - len(pending)} of {total} done; moving {names}", force=True)
-            time.sleep(WATCH_S)
+            time.sleep(WATCH_INTERVAL_S)
 
 
 def by_broker(replica: TopicPartitionReplica) -> tuple[int, str, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kavka.cli.clients import quiet_logging
+from kavka.cli.clients import log_only_errors
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, WARNING_DELAY_S, ZOOKEEPER, bootstrap_servers
 from kavka.cli.java_text import date_text
 from kavka.cli.names import TopicFilter
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss,SSS"
 # The last version with topic names instead of ids. Followers serve consumers since version 11.
-_FETCH_VERSION = 12
-_RETRY_S = 1.0
+_MAX_FETCH_VERSION = 12
+_RETRY_INTERVAL_S = 1.0
 
 COMMAND = Command(
     "replica-verification",
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 def verify(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     names = TopicFilter(args.first("topics-include", "topic-white-list") or args["topics-include"])
     return asyncio.run(_verify(args, names, bootstrap_servers(args)))
 
@@ -68,7 +68,7 @@ async def _verify(args: Arguments, names: TopicFilter, servers: str) -> int:
         verification = Verification(admin, args)
         await verification.begin(names)
         print(f"{_now()}: verification process is started", flush=True)
-        while await verification.round():
+        while await verification.run_round():
             pass
     return 1
 
@@ -96,19 +96,20 @@ class Partition:
 
 
 class Verification:
-    """Owns the partitions and their offsets. Call `begin` once, then `round` until it returns
+    """Owns the partitions and their offsets. Call `begin` once, then `run_round` until it returns
     False."""
 
     def __init__(self, admin: Admin, args: Arguments) -> None:
         self._admin = admin
         self._fetch_size: int = args["fetch-size"]
-        self._max_wait: int = args["max-wait-ms"]
-        self._interval = args["report-interval-ms"] / 1000
-        self._time: int = args["time"]
+        self._max_wait_ms: int = args["max-wait-ms"]
+        self._interval_s = args["report-interval-ms"] / 1000
+        self._timestamp: int = args["time"]
         self._partitions: list[Partition] = []
-        self._reported = time.monotonic()
+        self._last_report = time.monotonic()
 
     async def begin(self, names: TopicFilter) -> None:
+        """Find the partitions and their start offsets. Raise ToolError if no topic matches."""
         from kavka.client.admin.types import OffsetSpec
 
         topics = [name for name in await self._admin.list_topics(True) if names.allows(name)]
@@ -120,8 +121,8 @@ class Verification:
             for name, topic in described.items()
             for partition in topic.partitions
         }
-        offsets = await self._admin.list_offsets(dict.fromkeys(replicas, OffsetSpec(self._time)))
-        if self._time >= 0:
+        offsets = await self._admin.list_offsets(dict.fromkeys(replicas, OffsetSpec(self._timestamp)))
+        if self._timestamp >= 0:
             # Start at the log end if no record is that new.
             without_offset = [tp for tp, result in offsets.items() if result.offset < 0]
             if without_offset:
@@ -129,16 +130,17 @@ class Verification:
         for tp, brokers in replicas.items():
             self._partitions.append(Partition(tp, offsets[tp].offset, {broker: Replica() for broker in brokers}))
 
-    async def round(self) -> bool:
-        """Fetch from all replicas and compare them. Return False if their offsets differ."""
+    async def run_round(self) -> bool:
+        """Fetch from all replicas and compare them. Return False if the offsets of two replicas
+        differ."""
         brokers = sorted({broker for partition in self._partitions for broker in partition.replicas})
         succeeded = await asyncio.gather(*(self._fetch(broker) for broker in brokers))
         if not all(succeeded):
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
         if not all([self._compare(partition) for partition in self._partitions]):
             return False
-        if time.monotonic() - self._reported >= self._interval:
-            self._reported = time.monotonic()
+        if time.monotonic() - self._last_report >= self._interval_s:
+            self._last_report = time.monotonic()
             self._report()
         return True
 
@@ -150,7 +152,7 @@ class Verification:
         try:
             connection = await self._admin.cluster.connection(broker, timeout=10.0)
             response = await connection.send(
-                self._request(partitions), max_version=_FETCH_VERSION, timeout=self._max_wait / 1000 + 30
+                self._request(partitions), max_version=_MAX_FETCH_VERSION, timeout=self._max_wait_ms / 1000 + 30
             )
         except KafkaError as error:
             note(COMMAND.name, f"broker {broker}: {reason(error)}")
@@ -178,7 +180,7 @@ class Verification:
             )
         return FetchRequest(
             replica_id=-1,
-            max_wait_ms=self._max_wait,
+            max_wait_ms=self._max_wait_ms,
             min_bytes=1,
             max_bytes=0x7FFFFFFF,
             session_id=0,
@@ -187,8 +189,8 @@ class Verification:
         )
 
     def _compare(self, partition: Partition) -> bool:
-        """Compare the batches that all replicas have, and advance the offset. Return False if the
-        offsets differ."""
+        """Compare the batches that all replicas returned, and advance the offset. Return False if
+        the offsets differ."""
         iterators = {broker: _committed_batches(replica) for broker, replica in partition.replicas.items()}
         while True:
             batch_by_broker = {broker: next(iterator, None) for broker, iterator in iterators.items()}

@@ -18,7 +18,8 @@ Plan = dict[str, Offsets]
 
 
 def read_plan(path: str, groups: list[str]) -> Plan:
-    """Read the new offsets of the groups from a CSV file."""
+    """Read the new offsets of the groups from a CSV file. Raise ToolError if the file is
+    invalid."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return read_offsets_csv(file, groups, path)

@@ -1,9 +1,9 @@
 """The registry of running brokers and ZooKeeper servers, which `server-stop` and
 `zookeeper-server-stop` read.
 
-Each process has a file named after its pid in a folder of the user. ZooKeeper servers have a
-subfolder. The file contains the start time of the process, so that a process that reuses the pid is
-never stopped. A killed process leaves its file, which the next read removes.
+Each process has a file named after its pid in a per-user folder. The files of ZooKeeper servers are
+in a subfolder. A file contains the start time of the process, so that a process that reuses the pid
+is never stopped. A killed process leaves its file, which the next read removes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ RUN_DIR_VARIABLE = "KAVKA_RUN_DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A process. `started` is its start time in the kernel's ticks, `home` its installation."""
+class RunningProcess:
+    """A process. `started` is its start time as `start_time` returns it; `home` is its
+    installation."""
 
     pid: int
     started: str
@@ -37,17 +38,17 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningBroker(Running):
+class RunningBroker(RunningProcess):
     broker_id: int
     log_dirs: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class RunningZooKeeper(Running):
+class RunningZooKeeper(RunningProcess):
     config: str
 
 
-R = TypeVar("R", bound=Running)
+R = TypeVar("R", bound=RunningProcess)
 
 
 def home() -> str:
@@ -56,6 +57,7 @@ def home() -> str:
 
 
 def run_dir() -> Path:
+    """Return the folder of the registry, which may not exist yet."""
     if configured := os.environ.get(RUN_DIR_VARIABLE):
         return Path(configured)
     with contextlib.suppress(RuntimeError):
@@ -84,11 +86,14 @@ def register_zookeeper(pid: int, config: Path) -> None:
 
 
 def brokers() -> list[RunningBroker]:
-    """Return the running brokers of this installation, and remove the files of killed ones."""
+    """Return the running brokers of this installation, and remove the files of brokers that have
+    ended."""
     return _read(run_dir(), RunningBroker)
 
 
 def zookeepers() -> list[RunningZooKeeper]:
+    """Return the running ZooKeeper servers of this installation, and remove the files of servers
+    that have ended."""
     return _read(_zookeeper_dir(), RunningZooKeeper)
 
 
@@ -96,7 +101,7 @@ def _zookeeper_dir() -> Path:
     return run_dir() / "zookeeper"
 
 
-def _write(folder: Path, entry: Running) -> Path:
+def _write(folder: Path, entry: RunningProcess) -> Path:
     path = folder / f"{entry.pid}.json"
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,11 +109,11 @@ def _write(folder: Path, entry: Running) -> Path:
     return path
 
 
-def _read(folder: Path, kind: type[R]) -> list[R]:
+def _read(folder: Path, entry_class: type[R]) -> list[R]:
     entries = []
     for path in sorted(folder.glob("*.json")):
         try:
-            entry = kind(**json.loads(path.read_text()))
+            entry = entry_class(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             continue
         if not entry.is_alive:
@@ -135,8 +140,8 @@ def stop(entries: Sequence[R], timeout_s: float) -> list[R]:
 
 
 def start_time(pid: int) -> str:
-    """Return the start time of a process in the kernel's ticks; empty if the process does not exist
-    or is a zombie."""
+    """Return the start time of a process: clock ticks since boot on Linux, the date from `ps`
+    elsewhere. Empty if the process does not exist or, on Linux, is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -149,5 +154,5 @@ def start_time(pid: int) -> str:
 def _start_time_by_ps(pid: int) -> str:
     import subprocess
 
-    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return result.stdout.strip()

@@ -28,7 +28,7 @@ logger = logging.getLogger("kavka")
 STOP_TIMEOUT_S = 60.0
 EXIT_DELAY_AFTER_EOF_S = 5.0
 PROGRESS_LOGGER = "kavka.progress"
-CONSOLE_PORT = 9080
+DEFAULT_CONSOLE_PORT = 9080
 
 _OVERRIDE = Option("override", "A setting that overrides the file.", "name=value", repeated=True)
 
@@ -44,7 +44,7 @@ COMMAND = Command(
             "port",
             int,
             optional=True,
-            default_text=str(CONSOLE_PORT),
+            default_text=str(DEFAULT_CONSOLE_PORT),
         ),
         Option("no-console", "Do not start the console. Overrides --console."),
         # For parent processes. A ready broker writes its listeners to `ready-fd`, one per line. The
@@ -79,7 +79,7 @@ def stop_main(argv: list[str]) -> int:
 
 def _start(argv: list[str], args: Arguments) -> int:
     try:
-        settings = Settings.load(_file(args), args["override"])
+        settings = Settings.load(_config_file(args), args["override"])
     except (ConfigError, SettingsError) as error:
         return _fail(str(error))
     if args["daemon"]:
@@ -92,7 +92,7 @@ def _start(argv: list[str], args: Arguments) -> int:
     console = None
     if "console" in args and not args["no-console"]:
         data = settings.log_dirs[0].absolute().parent / "kavka-console"
-        console = ConsoleChild(args["console"] or CONSOLE_PORT, data)
+        console = ConsoleChild(args["console"] or DEFAULT_CONSOLE_PORT, data)
     return _serve(settings, args["ready-fd"], console)
 
 
@@ -100,7 +100,7 @@ def _stop(args: Arguments) -> int:
     entries = running.brokers()
     if args.positionals or "override" in args:
         try:
-            log_dirs = {str(path) for path in Settings.load(_file(args), args["override"]).log_dirs}
+            log_dirs = {str(path) for path in Settings.load(_config_file(args), args["override"]).log_dirs}
         except (ConfigError, SettingsError) as error:
             return _fail(str(error))
         entries = [entry for entry in entries if log_dirs & set(entry.log_dirs)]
@@ -116,7 +116,7 @@ def _stop(args: Arguments) -> int:
     return 0
 
 
-def _file(args: Arguments) -> str | None:
+def _config_file(args: Arguments) -> str | None:
     return args.positionals[0] if args.positionals else None
 
 
@@ -143,8 +143,11 @@ def _serve(settings: Settings, ready_fd: int | None, console: ConsoleChild | Non
 def _announcer(
     settings: Settings, ready_fd: int | None, console: ConsoleChild | None
 ) -> Callable[[Sequence[Listener]], None]:
+    """Return the function that the broker calls with its listeners when it is ready."""
+
     def announce(listeners: Sequence[Listener]) -> None:
-        """Announce that the broker is ready. The listeners have their actual ports."""
+        """Announce that the broker is ready, and start the console. The listeners have their actual
+        ports."""
         _clear_progress()
         addresses = ", ".join(map(str, listeners))
         data = ", ".join(map(str, settings.log_dirs))
@@ -225,6 +228,8 @@ def _clear_progress() -> None:
 
 
 def _stop_on_eof() -> None:
+    """At the end of standard input, send SIGTERM to this process. Exit if it still runs after a
+    delay."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -234,7 +239,7 @@ def _stop_on_eof() -> None:
 
 def _start_daemon(argv: list[str], settings: Settings) -> int:
     """Run the same command in the background, with its output in a file. Return when the broker is
-    ready or has failed."""
+    ready or has failed. Return the exit code."""
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
     broker = BrokerDaemon([argument for argument in argv if argument not in ("-daemon", "--daemon")], output)
     listeners = broker.wait_until_ready()

@@ -77,25 +77,27 @@ def main(argv: list[str]) -> int:
 
 
 def _body(args: Arguments) -> int:
-    for number, way in enumerate(WAYS):
-        args.forbid(way, *WAYS[number + 1 :])
+    for index, way in enumerate(WAYS):
+        args.forbid(way, *WAYS[index + 1 :])
     is_dry_run, application = "dry-run" in args, args["application-id"]
     servers = args.first("bootstrap-server", "bootstrap-servers") or args["bootstrap-server"]
     with admin_for(args, config="config-file", servers=servers) as admin:
         _check_stopped(admin, application, "force" in args, is_dry_run)
         if is_dry_run:
             print("----Dry run displays the actions which will be performed when running Streams Reset Tool----")
-        code = _reset(admin, args, application, is_dry_run)
-        deleted = _delete_internal_topics(admin, args, application, is_dry_run)
+        reset_code = _reset(admin, args, application, is_dry_run)
+        delete_code = _delete_internal_topics(admin, args, application, is_dry_run)
     if not is_dry_run:
         note(COMMAND.name, "the state in state.dir remains: delete it with KafkaStreams.clean_up()")
-    return code or deleted
+    return reset_code or delete_code
 
 
 # --- members
 
 
 def _check_stopped(admin: Admin, application: str, force: bool, is_dry_run: bool) -> None:
+    """Raise ToolError if the application is running. With `force`, remove active members from its
+    group instead."""
     try:
         job = jobs.read(application)
     except jobs.JobError:
@@ -125,6 +127,8 @@ def _check_stopped(admin: Admin, application: str, force: bool, is_dry_run: bool
 
 
 def _reset(admin: Admin, args: Arguments, application: str, is_dry_run: bool) -> int:
+    """Reset the offsets of the input and intermediate topics. Return 1 if a topic does not
+    exist."""
     input_topics, intermediate_topics = args["input-topics"], args["intermediate-topics"]
     if not input_topics and not intermediate_topics:
         print("No input or intermediate topics specified. Skipping seek.")
@@ -135,9 +139,9 @@ def _reset(admin: Admin, args: Arguments, application: str, is_dry_run: bool) ->
         print(f"Seek-to-end for intermediate topics {_listed(intermediate_topics)}")
     topics = {topic.name: topic for topic in described_topics(admin, [*input_topics, *intermediate_topics])}
     missing = [[name for name in names if name not in topics] for names in (input_topics, intermediate_topics)]
-    for kind, names, space in zip(("input", "intermediate"), missing, (" ", ""), strict=True):
+    for role, names, space in zip(("input", "intermediate"), missing, (" ", ""), strict=True):
         if names:
-            print(f"Following {kind} topics are not found, skipping them")
+            print(f"Following {role} topics are not found, skipping them")
             print("\n".join(f"Topic:{space}{name}" for name in names))
 
     def partitions(names: list[str]) -> list[TopicPartition]:
@@ -209,6 +213,7 @@ def is_internal_topic(topic: str, application: str) -> bool:
 
 
 def _delete_internal_topics(admin: Admin, args: Arguments, application: str, is_dry_run: bool) -> int:
+    """Delete the internal topics of the application. Return 1 if a topic cannot be deleted."""
     from kavka.client.admin import AdminError
 
     internal = sorted(name for name in admin.list_topics() if is_internal_topic(name, application))
@@ -226,7 +231,7 @@ def _delete_internal_topics(admin: Admin, args: Arguments, application: str, is_
             admin.delete_topics(topics)
     except AdminError as error:
         for name, cause in error.errors.items():
-            fail(f"ERROR: deleting topic {name}: {reason(cause)}")
+            fail(f"ERROR: cannot delete topic {name}: {reason(cause)}")
         return 1
     print("Done.")
     return 0

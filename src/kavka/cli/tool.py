@@ -12,7 +12,7 @@ from kavka.cli.options import Arguments, Command, UsageError, help_text, parse
 
 Body = Callable[[Arguments], "int | None"]
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 
 class ToolError(Exception):
@@ -49,12 +49,13 @@ def run(command: Command, argv: Sequence[str], body: Body) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
     except Exception as error:
         return _fail_or_raise(command, program, error)
 
 
 def _fail_or_raise(command: Command, program: str, error: Exception) -> int:
+    """Report an expected error and return the exit code 1. Raise any other error again."""
     from kavka.common.config import ConfigError
     from kavka.common.errors import KafkaError
     from kavka.common.properties import PropertiesError
@@ -89,7 +90,8 @@ def fail(message: str) -> int:
 
 
 def log_to_stderr(default_level: str) -> str:
-    """Set up logging with the level in KAVKA_LOG_LEVEL, if that is valid. Return the level."""
+    """Set up logging with the level in KAVKA_LOG_LEVEL, or with `default_level` if that variable is
+    not set or invalid. Return the level."""
     import logging
 
     level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()

@@ -13,11 +13,11 @@ from kavka.cli.tool import ToolError, note, run
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
-COLLISIONS = (
+COLLISION_WARNING = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
     "To avoid issues it is best to use either, but not both."
 )
-REPLICATION_FACTOR_MAX = 32767
+MAX_REPLICATION_FACTOR = 32767
 
 COMMAND = Command(
     "topics",
@@ -122,7 +122,7 @@ def _body(args: Arguments) -> int | None:
 
 
 def _check(args: Arguments) -> None:
-    """Reject the combinations of options that Kafka's tool rejects."""
+    """Raise UsageError for the combinations of options that Kafka's tool rejects."""
     if "create" in args:
         args.require("topic")
     if "alter" in args:
@@ -150,9 +150,9 @@ def _check(args: Arguments) -> None:
         args.forbid("replica-assignment", "partitions", "replication-factor")
 
 
-def matching(admin: Admin, args: Arguments, *, must_exist: bool) -> list[str]:
-    """Return the topics that match `--topic`, or all without it. With `must_exist`, no match is an
-    error."""
+def matching_topics(admin: Admin, args: Arguments, *, must_exist: bool) -> list[str]:
+    """Return the topics that match `--topic`, or all topics if that option is absent. Raise
+    ToolError if `must_exist` is set and no topic matches."""
     pattern = args["topic"]
     exclude = bool(args["exclude-internal"])
     names = sorted(admin.list_topics(list_internal=True))
@@ -166,7 +166,8 @@ def matching(admin: Admin, args: Arguments, *, must_exist: bool) -> list[str]:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """Parse `0:1,1:2`: the brokers of each partition."""
+    """Parse text such as `0:1,1:2` and return the brokers of each partition. Raise ToolError for an
+    invalid assignment."""
     assignment: dict[int, list[int]] = {}
     for partition, entry in enumerate(text.split(",")):
         try:
@@ -201,10 +202,10 @@ def _create(admin: Admin, args: Arguments) -> None:
     configs = _configs(args["config"])
     assignment = parse_assignment(args["replica-assignment"]) if "replica-assignment" in args else None
     if "." in name or "_" in name:
-        print(COLLISIONS)
+        print(COLLISION_WARNING)
     factor, partitions = args["replication-factor"], args["partitions"]
-    if factor is not None and not 0 < factor <= REPLICATION_FACTOR_MAX:
-        raise ToolError(f"The replication factor must be between 1 and {REPLICATION_FACTOR_MAX} inclusive")
+    if factor is not None and not 0 < factor <= MAX_REPLICATION_FACTOR:
+        raise ToolError(f"The replication factor must be between 1 and {MAX_REPLICATION_FACTOR} inclusive")
     if partitions is not None and partitions < 1:
         raise ToolError("The partitions must be greater than 0")
     try:
@@ -217,7 +218,7 @@ def _create(admin: Admin, args: Arguments) -> None:
 
 
 def _list(admin: Admin, args: Arguments) -> None:
-    names = matching(admin, args, must_exist=False)
+    names = matching_topics(admin, args, must_exist=False)
     if args["json"]:
         print_json(names)
     elif names:
@@ -227,7 +228,7 @@ def _list(admin: Admin, args: Arguments) -> None:
 def _alter(admin: Admin, args: Arguments) -> None:
     from kavka.client.admin.types import NewPartitions
 
-    names = matching(admin, args, must_exist=not args["if-exists"])
+    names = matching_topics(admin, args, must_exist=not args["if-exists"])
     if not names:
         return
     if args.first("config", "delete-config"):
@@ -247,7 +248,7 @@ def _alter(admin: Admin, args: Arguments) -> None:
 
 
 def _alter_configs(admin: Admin, args: Arguments, names: list[str]) -> None:
-    """Change settings as Kafka's tool did until 2.x."""
+    """Change the settings of topics, as Kafka's tool did until 2.x."""
     from kavka.client.admin.types import AlterConfigOp, ConfigResource
 
     note("topics", "--alter --config is deprecated: use kafka-configs --alter --topic … --add-config")
@@ -259,6 +260,6 @@ def _alter_configs(admin: Admin, args: Arguments, names: list[str]) -> None:
 
 
 def _delete(admin: Admin, args: Arguments) -> None:
-    names = matching(admin, args, must_exist=not args["if-exists"])
+    names = matching_topics(admin, args, must_exist=not args["if-exists"])
     if names:
         admin.delete_topics(names)

@@ -9,7 +9,7 @@ from kavka.cli.names import NO_ID, ids, uuid_of
 from kavka.cli.options import Arguments
 from kavka.cli.output import at_terminal, print_json, print_table, style
 from kavka.cli.tool import ToolError
-from kavka.cli.topics import FILTERS, matching
+from kavka.cli.topics import FILTERS, matching_topics
 from kavka.client.admin.types import (
     ConfigEntry,
     ConfigResource,
@@ -36,7 +36,7 @@ class _Partition:
 
     @property
     def replication_factor(self) -> int:
-        """The replication factor without the replicas that a reassignment adds."""
+        """The number of replicas, without those that an active reassignment adds."""
         reassignment = self.reassignment
         if reassignment is None or not {*reassignment.adding_replicas, *reassignment.removing_replicas} & {
             node.id for node in self.info.replicas
@@ -44,13 +44,15 @@ class _Partition:
             return len(self.info.replicas)
         return len(reassignment.replicas) - len(reassignment.adding_replicas)
 
-    def matches(self, filter_name: str, alive: set[int]) -> bool:
+    def matches(self, filter_name: str, live_brokers: set[int]) -> bool:
+        """Return whether the partition matches a filter option, for example
+        `under-replicated-partitions`."""
         in_sync, leader = len(self.info.isr), self.info.leader
         match filter_name:
             case "under-replicated-partitions":
                 return in_sync < self.replication_factor
             case "unavailable-partitions":
-                return leader is None or leader.id not in alive
+                return leader is None or leader.id not in live_brokers
             case "under-min-isr-partitions":
                 return leader is None or in_sync < self.min_isr
             case _:
@@ -66,7 +68,7 @@ def describe(admin: Admin, args: Arguments) -> None:
     names = [description.name for description in descriptions]
     configs = admin.describe_configs([ConfigResource.topic(name) for name in names])
     filters = [name for name in FILTERS if name in args]
-    alive = {node.id for node in admin.describe_cluster().nodes}
+    live_brokers = {node.id for node in admin.describe_cluster().nodes}
     reassignments = _reassignments(admin, descriptions)
     described: list[dict[str, Any]] = []
     for description in descriptions:
@@ -82,7 +84,7 @@ def describe(admin: Admin, args: Arguments) -> None:
         if args["topics-with-overrides"]:
             partitions = []
         elif filters:
-            partitions = [p for p in partitions if any(p.matches(name, alive) for name in filters)]
+            partitions = [p for p in partitions if any(p.matches(name, live_brokers) for name in filters)]
         if args["json"]:
             if with_heading or partitions:
                 described.append(_as_json(description, factor, overrides, partitions))
@@ -98,9 +100,9 @@ def describe(admin: Admin, args: Arguments) -> None:
 def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
     must_exist = not args["if-exists"]
     if "topic-id" not in args:
-        names = matching(admin, args, must_exist=must_exist)
-        page = args["partition-size-limit-per-response"]
-        return list(admin.describe_topics(names, partitions_per_response=page).values()) if names else []
+        names = matching_topics(admin, args, must_exist=must_exist)
+        max_partitions = args["partition-size-limit-per-response"]
+        return list(admin.describe_topics(names, partitions_per_response=max_partitions).values()) if names else []
     text = args["topic-id"]
     topic_id = uuid_of(text)
     listings = [listing for listing in admin.list_topics(list_internal=True).values() if listing.topic_id == topic_id]
@@ -176,7 +178,7 @@ def _show_table(
             headings + (["ADDING", "REMOVING"] if has_reassignments else []),
             rows,
             right_aligned=("PARTITION",),
-            styled=lambda heading, cell: (
+            cell_styles=lambda heading, cell: (
                 ("red",) if cell == "none" else ("yellow",) if heading == "ISR" and cell in under_replicated else ()
             ),
         )

@@ -96,7 +96,7 @@ COMMAND = Command(
     ),
 )
 
-HANGING = (
+HANGING_HEADINGS = (
     "Topic",
     "Partition",
     "ProducerId",
@@ -271,7 +271,7 @@ def _find_hanging(admin: Admin, args: Arguments) -> None:
     )
     show(
         args,
-        HANGING,
+        HANGING_HEADINGS,
         [
             (
                 tp.topic,

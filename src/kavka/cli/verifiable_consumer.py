@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
-    quiet_logging,
+    log_only_errors,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def consume(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     settings = consumer_settings(args)
     from kavka.client.consumer.consumer import Consumer
 
@@ -76,7 +76,7 @@ def consume(args: Arguments) -> int:
     code = 0
     events.emit("startup_complete")
     try:
-        with ended_by_signals(), Consumer(settings) as consumer:
+        with sigterm_as_interrupt(), Consumer(settings) as consumer:
             warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
             try:
                 VerifiableConsumer(consumer, events, args).run()
@@ -96,31 +96,31 @@ class VerifiableConsumer:
         self._consumer = consumer
         self._events = events
         self._args = args
-        self._limit: int = args["max-messages"]
+        self._max_records: int = args["max-messages"]
         self._count = 0
 
     def run(self) -> None:
         self._consumer.subscribe(
             [self._args["topic"]],
-            on_assigned=lambda partitions: self._partitions("partitions_assigned", partitions),
-            on_revoked=lambda partitions: self._partitions("partitions_revoked", partitions),
+            on_assigned=lambda partitions: self._emit_partitions("partitions_assigned", partitions),
+            on_revoked=lambda partitions: self._emit_partitions("partitions_revoked", partitions),
         )
-        while self._limit < 0 or self._count < self._limit:
-            self._events.check()
-            remaining = None if self._limit < 0 else self._limit - self._count
+        while self._max_records < 0 or self._count < self._max_records:
+            self._events.raise_if_closed()
+            remaining = None if self._max_records < 0 else self._max_records - self._count
             records = list(self._consumer.poll(1.0, max_records=None if remaining is None else min(500, remaining)))
             if not records:
                 continue
             self._count += len(records)
-            self._received(records)
+            self._emit_records(records)
             if not self._args["enable-autocommit"]:
                 self._commit(records)
 
-    def _partitions(self, name: str, partitions: Iterable[Any]) -> None:
+    def _emit_partitions(self, event: str, partitions: Iterable[Any]) -> None:
         described = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(partitions)]
-        self._events.emit(name, partitions=described)
+        self._events.emit(event, partitions=described)
 
-    def _received(self, records: list[Any]) -> None:
+    def _emit_records(self, records: list[Any]) -> None:
         offsets_by_partition: dict[tuple[str, int], list[int]] = {}
         for record in records:
             offsets_by_partition.setdefault((record.topic, record.partition), []).append(record.offset)

@@ -12,10 +12,10 @@ from typing import Any
 
 from kavka.cli.clients import (
     client_settings,
-    ended_by_signals,
     exit_code,
     file_option,
-    quiet_logging,
+    log_only_errors,
+    sigterm_as_interrupt,
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
@@ -70,14 +70,15 @@ class Events:
             except BrokenPipeError:
                 self._output_closed = True
 
-    def check(self) -> None:
-        """Raise BrokenPipeError in the main thread if the reader has closed standard output."""
+    def raise_if_closed(self) -> None:
+        """Raise BrokenPipeError if the reader has closed standard output. The main thread calls
+        it."""
         if self._output_closed:
             raise BrokenPipeError
 
 
 def produce(args: Arguments) -> int:
-    quiet_logging()
+    log_only_errors()
     settings = client_settings(args, ("producer.config", "command-config"), ())
     settings["bootstrap.servers"] = bootstrap_servers(args)
     settings["acks"] = str(args["acks"])
@@ -89,7 +90,7 @@ def produce(args: Arguments) -> int:
     start = time.time()
     test.events.emit("startup_complete")
     try:
-        with ended_by_signals():
+        with sigterm_as_interrupt():
             producer = Producer(settings)
             try:
                 warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
@@ -111,31 +112,31 @@ def produce(args: Arguments) -> int:
 
 
 class VerifiableProducer:
-    """Sends records in the main thread; `_done` counts results in the producer's thread."""
+    """Sends records in the main thread. The producer's thread calls `_on_result`."""
 
     def __init__(self, args: Arguments) -> None:
         self.events = Events()
         self.sent = self.acked = 0
         self._topic: str = args["topic"]
-        self._limit: int = args["max-messages"]
+        self._max_records: int = args["max-messages"]
         self._prefix: int | None = args["value-prefix"]
-        self._keys: int | None = args["repeating-keys"]
-        self._time: int = args["message-create-time"]
+        self._key_count: int | None = args["repeating-keys"]
+        self._first_timestamp: int = args["message-create-time"]
         self._throttle = Throttle(args["throughput"])
 
     def run(self, producer: Any) -> None:
         start = now_ms()
-        while self._limit < 0 or self.sent < self._limit:
-            self.events.check()
-            number = self.sent
-            value = str(number) if self._prefix is None else f"{self._prefix}.{number}"
-            key = None if not self._keys else str(number % self._keys)
-            created = None if self._time < 0 else self._time + now_ms() - start
+        while self._max_records < 0 or self.sent < self._max_records:
+            self.events.raise_if_closed()
+            index = self.sent
+            value = str(index) if self._prefix is None else f"{self._prefix}.{index}"
+            key = None if not self._key_count else str(index % self._key_count)
+            timestamp = None if self._first_timestamp < 0 else self._first_timestamp + now_ms() - start
             self.sent += 1
-            producer.send(self._topic, value, key, None, created, None, partial(self._done, key, value))
-            self._throttle.wait_after(number)
+            producer.send(self._topic, value, key, None, timestamp, None, partial(self._on_result, key, value))
+            self._throttle.wait_after(index)
 
-    def _done(self, key: str | None, value: str, metadata: Any, error: Any) -> None:
+    def _on_result(self, key: str | None, value: str, metadata: Any, error: Any) -> None:
         if error is None:
             self.acked += 1
             self.events.emit(

@@ -13,13 +13,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kavka.cli.tool import ToolError, note
 from kavka.metadata.paths import BROKER_IDS, CONTROLLER, BrokerRegistration, ControllerNode, MalformedNode, broker
 
-TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 
 
 def brokers_in_zookeeper(tool: str, connect: str) -> str:
     """Return the addresses of the registered brokers in the format of `--bootstrap-server`, and
-    print a deprecation note."""
-    where = f"ZooKeeper at {connect}"
+    print a deprecation note. Raise ToolError if there are none or they cannot be read."""
     try:
         addresses = _addresses(connect)
     except KazooTimeoutError:
@@ -27,9 +26,11 @@ def brokers_in_zookeeper(tool: str, connect: str) -> str:
             f"no ZooKeeper server is reachable at {connect}; use --bootstrap-server host:port instead"
         ) from None
     except (KazooException, MalformedNode) as error:
-        raise ToolError(f"{where}: {type(error).__name__} {error}") from None
+        raise ToolError(
+            f"Cannot read the brokers from ZooKeeper at {connect}: {type(error).__name__} {error}"
+        ) from None
     if not addresses:
-        raise ToolError(f"no broker is registered in the {where}")
+        raise ToolError(f"no broker is registered in the ZooKeeper at {connect}")
     servers = ",".join(addresses)
     note(tool, f"--zookeeper is deprecated: using --bootstrap-server {servers}")
     return servers
@@ -46,7 +47,7 @@ def controller_in_zookeeper(connect: str, timeout_s: float = 3.0) -> int | None:
 
 def _addresses(connect: str) -> list[str]:
     addresses: list[str] = []
-    with _connected(connect, TIMEOUT_S) as client, contextlib.suppress(NoNodeError):
+    with _connected(connect, CONNECT_TIMEOUT_S) as client, contextlib.suppress(NoNodeError):
         for broker_id in sorted(int(name) for name in client.get_children(BROKER_IDS)):
             try:
                 registration = BrokerRegistration.decode(broker_id, client.get(broker(broker_id))[0])

@@ -37,6 +37,8 @@ class NoZooKeeper(Exception):
 
 
 def find_jars() -> list[Path]:
+    """Return the jars of the first source that is configured or installed. Raise NoZooKeeper if
+    there is none, or if it has no ZooKeeper jar."""
     for source, folders in _sources():
         jars = [jar for folder in folders for jar in _server_jars(folder)]
         if any(jar.name.startswith("zookeeper-") and "jute" not in jar.name for jar in jars):
@@ -50,7 +52,8 @@ def find_jars() -> list[Path]:
 
 
 def server_command(config: Path, *, jvm: Iterable[str] = ()) -> list[str]:
-    """Return the command of a ZooKeeper server, which logs to standard output."""
+    """Return the command of a ZooKeeper server, which logs to standard output. Raise NoZooKeeper if
+    Java or the jars are missing."""
     return [*java_command(jvm), SERVER_CLASS, str(config)]
 
 
@@ -75,8 +78,8 @@ def java_command(jvm: Iterable[str] = ()) -> list[str]:
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    if home and (at_home := Path(home) / "bin" / "java").exists():
-        return str(at_home)
+    if home and (java_in_home := Path(home) / "bin" / "java").exists():
+        return str(java_in_home)
     java = shutil.which("java")
     if java is None:
         raise NoZooKeeper("ZooKeeper requires Java, which is neither on the PATH nor in JAVA_HOME")

@@ -23,7 +23,7 @@ from kavka.cli.tool import ToolError, run
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 # The default of Kafka's script.
-HEAP = ("-Xmx512M",)
+DEFAULT_HEAP = ("-Xmx512M",)
 DEFAULT_CONFIGS = ("conf/zoo.cfg", "config/zoo.cfg", "config/zookeeper.properties")
 
 COMMAND = Command(
@@ -82,6 +82,7 @@ class ServerConfig(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> ServerConfig:
+        """Read a properties file. Raise ToolError if it is invalid."""
         values = read_properties(path)
         if not values.get("dataDir"):
             raise ToolError(f"{path}: dataDir is missing")
@@ -105,14 +106,16 @@ class ServerConfig(NamedTuple):
         return b"".join(pieces).decode(errors="replace")
 
     def is_ready(self) -> bool:
-        """Return whether the server is ready. A member of an ensemble is ready when it responds,
-        since it serves requests only with a quorum."""
+        """Query the server and return whether it is ready. A member of an ensemble is ready when it
+        responds, since it serves requests only with a quorum."""
         response = self.query("srvr")
         return bool(response) and (not self.is_standalone or "not currently serving" not in response)
 
 
 def command(config: ServerConfig) -> list[str]:
-    heap = shlex.split(os.environ.get("KAFKA_HEAP_OPTS", "")) or HEAP
+    """Return the command of the server, with the Java options from the environment. Raise ToolError
+    if Java or the jars are missing."""
+    heap = shlex.split(os.environ.get("KAFKA_HEAP_OPTS", "")) or DEFAULT_HEAP
     try:
         return zookeeper_jars.server_command(config.path, jvm=[*heap, *shlex.split(os.environ.get("KAFKA_OPTS", ""))])
     except zookeeper_jars.NoZooKeeper as error:
@@ -120,7 +123,8 @@ def command(config: ServerConfig) -> list[str]:
 
 
 def launch(config: ServerConfig, argv: list[str], output: Path) -> Daemon:
-    """Start a server in the background and wait until it is ready."""
+    """Start a server in the background and wait until it is ready. Raise ToolError if it does not
+    start."""
     if config.port and config.query("srvr"):
         raise ToolError(f"a ZooKeeper server is already running at {config.host}:{config.port}")
     server = Daemon(argv, output)
@@ -190,7 +194,7 @@ def _stop(args: Arguments) -> int:
 def _zkserver(args: Arguments) -> int:
     action = args.positionals[0]
     if action == "version":
-        return _version()
+        return _print_version()
     config = ServerConfig.read(_default_config(args))
     entries = [entry for entry in running.zookeepers() if entry.config == str(config.path)]
     print(f"Using config: {config.path}", file=sys.stderr)
@@ -205,7 +209,7 @@ def _zkserver(args: Arguments) -> int:
             _zkserver_stop(entries)
             return _zkserver_start(config, [])
         case "status":
-            return _status(config)
+            return _print_status(config)
         case "print-cmd":
             print(shlex.join(command(config)))
             return 0
@@ -241,7 +245,7 @@ def _zkserver_stop(entries: list[running.RunningZooKeeper]) -> int:
     return 0
 
 
-def _status(config: ServerConfig) -> int:
+def _print_status(config: ServerConfig) -> int:
     if not config.port:
         raise ToolError(f"{config.path}: clientPort is missing")
     print(f"Client port found: {config.port}. Client address: {config.host}. Client SSL: false.")
@@ -250,7 +254,7 @@ def _status(config: ServerConfig) -> int:
     return 0 if mode else 1
 
 
-def _version() -> int:
+def _print_version() -> int:
     try:
         jars = zookeeper_jars.find_jars()
     except zookeeper_jars.NoZooKeeper as error:
@@ -261,6 +265,7 @@ def _version() -> int:
 
 
 def _default_config(args: Arguments) -> Path:
+    """Return the configuration file of zkServer. Raise ToolError if there is none."""
     folder = args["config"] or os.environ.get("ZOOCFGDIR")
     if len(args.positionals) > 1:
         path = Path(args.positionals[1])

@@ -67,7 +67,7 @@ def _body(args: Arguments, words: list[str]) -> int:
         shell.close()
 
 
-class _Usage(Exception):
+class _UsageError(Exception):
     """A command has invalid arguments. `str()` is an optional message."""
 
 
@@ -105,8 +105,8 @@ class Shell:
     # --- the command loop
 
     def read_commands(self) -> int:
-        """Execute commands from standard input. Return 0 on a terminal, else the exit code of the
-        last command."""
+        """Execute commands from standard input. Return 0 on a terminal or after Ctrl-C, else the
+        exit code of the last command."""
         is_interactive = sys.stdin.isatty() and at_terminal()
         if is_interactive:
             import readline
@@ -114,7 +114,7 @@ class Shell:
             readline.set_completer_delims(" ")
             readline.set_completer(self._complete)
             readline.parse_and_bind("tab: complete")
-            print("Welcome to ZooKeeper! help lists the commands, quit ends.")
+            print("Welcome to ZooKeeper! help lists the commands, quit ends the shell.")
         succeeded = True
         while True:
             try:
@@ -161,7 +161,7 @@ class Shell:
         try:
             function(self, _Words(arguments))
             return True
-        except _Usage as error:
+        except _UsageError as error:
             message = str(error)
             print(f"{message}\n" if message else "", f"{name} {synopsis}".rstrip(), sep="", file=sys.stderr)
         except errors.KazooException as error:
@@ -173,15 +173,15 @@ class Shell:
     def ls(self, words: _Words) -> None:
         flags, (path,) = words.parse(flags="swR", min_count=1)
         if "R" in flags:
-            self._list_all(path)
+            self._print_descendants(path)
             return
         children = sorted(self._client.get_children(path, watch=self._print_event if "w" in flags else None))
         print(f"[{', '.join(children)}]")
         if "s" in flags:
             self._print_stat(self._client.exists(path))
 
-    def _list_all(self, path: str) -> None:
-        """List all descendants, level by level as ZooKeeper's shell does."""
+    def _print_descendants(self, path: str) -> None:
+        """Print the path and all its descendants, level by level as ZooKeeper's shell does."""
         pending = deque([path])
         while pending:
             parent = pending.popleft()
@@ -214,19 +214,19 @@ class Shell:
         print(f"Created {path}", file=sys.stderr)
 
     def set(self, words: _Words) -> None:
-        flags, values = words.parse(flags="s", with_value="v", min_count=2)
+        flags, values = words.parse(flags="s", value_flags="v", min_count=2)
         stat = self._client.set(values[0], values[1].encode(), int(words.value("v", "-1")))
         if "s" in flags:
             self._print_stat(stat)
 
     def delete(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(with_value="v", min_count=1)
+        _flags, (path,) = words.parse(value_flags="v", min_count=1)
         self._client.delete(path, int(words.value("v", "-1")))
 
     def deleteall(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(with_value="b", min_count=1)
+        _flags, (path,) = words.parse(value_flags="b", min_count=1)
         if path == "/":
-            raise _Usage("the root cannot be deleted")
+            raise _UsageError("the root cannot be deleted")
         if self._client.exists(path) is None:
             raise errors.NoNodeError
         self._client.delete(path, recursive=True)
@@ -263,7 +263,7 @@ class Shell:
         try:
             self._connect(values[0] if values else self.hosts)
         except ToolError as error:
-            raise _Usage(str(error)) from None
+            raise _UsageError(str(error)) from None
 
     def get_acl(self, words: _Words) -> None:
         flags, (path,) = words.parse(flags="s", min_count=1)
@@ -286,15 +286,15 @@ class Shell:
 
     def _print_event(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:
-            kinds = {"CREATED": "NodeCreated", "DELETED": "NodeDeleted", "CHANGED": "NodeDataChanged"}
-            kind = kinds.get(event.type, "NodeChildrenChanged")
-            print(f"\nWATCHER::\n\nWatchedEvent state:SyncConnected type:{kind} path:{event.path}", flush=True)
+            event_types = {"CREATED": "NodeCreated", "DELETED": "NodeDeleted", "CHANGED": "NodeDataChanged"}
+            event_type = event_types.get(event.type, "NodeChildrenChanged")
+            print(f"\nWATCHER::\n\nWatchedEvent state:SyncConnected type:{event_type} path:{event.path}", flush=True)
 
     def _print_stat(self, stat: Any) -> None:
         print(f"cZxid = {stat.czxid:#x}")
-        print(f"ctime = {_moment(stat.ctime)}")
+        print(f"ctime = {_date_text(stat.ctime)}")
         print(f"mZxid = {stat.mzxid:#x}")
-        print(f"mtime = {_moment(stat.mtime)}")
+        print(f"mtime = {_date_text(stat.mtime)}")
         print(f"pZxid = {stat.pzxid:#x}")
         print(f"cversion = {stat.cversion}")
         print(f"dataVersion = {stat.version}")
@@ -312,28 +312,28 @@ class _Words:
         self._values: dict[str, str] = {}
 
     def parse(
-        self, *, flags: str = "", with_value: str = "", min_count: int, max_count: int | None = None
+        self, *, flags: str = "", value_flags: str = "", min_count: int, max_count: int | None = None
     ) -> tuple[set[str], list[str]]:
-        """Return the flags and the values. Raise _Usage if they do not match the command."""
+        """Return the flags and the values. Raise _UsageError if they do not match the command."""
         flags_present: set[str] = set()
         values: list[str] = []
         remaining = deque(self._words)
         while remaining:
             word = remaining.popleft()
-            if len(word) == 2 and word[0] == "-" and word[1] in with_value:
+            if len(word) == 2 and word[0] == "-" and word[1] in value_flags:
                 if not remaining or not remaining[0].lstrip("-").isdigit():
-                    raise _Usage
+                    raise _UsageError
                 self._values[word[1]] = remaining.popleft()
             elif len(word) >= 2 and word[0] == "-" and not values:
                 if not set(word[1:]) <= set(flags):
-                    raise _Usage(f"Unrecognized option: {word}")
+                    raise _UsageError(f"Unrecognized option: {word}")
                 flags_present |= set(word[1:])
             else:
                 values.append(word)
         if not min_count <= len(values) <= (min_count if max_count is None else max_count):
-            raise _Usage
+            raise _UsageError
         if min_count and not values[0].startswith("/"):
-            raise _Usage("Path must start with / character")
+            raise _UsageError("Path must start with / character")
         return flags_present, values
 
     def value(self, name: str, default: str) -> str:
@@ -369,19 +369,19 @@ def usage() -> str:
 
 def _split(line: str) -> list[str]:
     """Split a line into words. A quote at the start of a word joins words. A quote inside a word,
-    as in JSON, is a normal character."""
+    as in JSON, is a normal character. Raise ValueError if a closing quote is missing."""
     words: list[str] = []
     for piece in line.split():
-        if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
+        if words and words[-1][:1] in ("'", '"') and not _is_closed(words[-1]):
             words[-1] += " " + piece
         else:
             words.append(piece)
-    if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
+    if words and words[-1][:1] in ("'", '"') and not _is_closed(words[-1]):
         raise ValueError("missing closing quote")
     return [shlex.split(word)[0] if word[:1] in ("'", '"') and len(word) > 2 else word for word in words]
 
 
-def _closed(word: str) -> bool:
+def _is_closed(word: str) -> bool:
     return len(word) > 1 and word[-1] == word[0]
 
 
@@ -405,7 +405,7 @@ def _explain(error: Exception, path: str) -> str:
     return f"{type(error).__name__.removesuffix('Error')}: {error or path}"
 
 
-def _moment(milliseconds: int) -> str:
+def _date_text(milliseconds: int) -> str:
     """Format a time as Java prints a date, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
 

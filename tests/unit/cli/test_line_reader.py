@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from kavka.cli.line_reader import BadLine, Line, LineReader, read_lines
+from kavka.cli.line_reader import Line, LineFormatError, LineReader, read_lines
 from kavka.common.config import ConfigError
 
 
@@ -78,8 +78,8 @@ def test_line_is_a_value_without_properties() -> None:
 )
 def test_error_for_a_missing_separator_contains_the_line(properties: dict[str, str], line: bytes, message: str) -> None:
     reader = LineReader(properties)
-    reader.number = 1
-    with pytest.raises(BadLine) as error:
+    reader.line_number = 1
+    with pytest.raises(LineFormatError) as error:
         reader.parse(line)
     assert str(error.value) == message
 

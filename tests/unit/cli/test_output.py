@@ -32,7 +32,7 @@ def test_columns_are_aligned_and_numbers_right_aligned(monkeypatch):
 
 def test_cells_may_have_colours(monkeypatch):
     terminal = use_terminal(monkeypatch)
-    output.print_table(("A", "B"), [("x", "y")], styled=lambda heading, cell: ("red",) if cell == "y" else ())
+    output.print_table(("A", "B"), [("x", "y")], cell_styles=lambda heading, cell: ("red",) if cell == "y" else ())
     assert terminal.getvalue().splitlines()[1] == "x  \x1b[31my\x1b[0m"
 
 

@@ -120,10 +120,10 @@ def test_fetch_time_excludes_rebalances_and_is_never_negative(
     monkeypatch.setattr(consumer_perf_test, "now_ms", lambda: next(clock))
     args = parse(consumer_perf_test.COMMAND, ["--bootstrap-server", "h:1", "--topic", "t", "--messages", "5"])
     test = consumer_perf_test.PerfTest(SimpleNamespace(subscribe=lambda *_, **__: None), args, Progress())  # type: ignore[arg-type]
-    test._assigned(set())
-    test._assigned({("t", 0)})
+    test._on_assigned(set())
+    test._on_assigned({("t", 0)})
     test.records, test.bytes = 5, 5_000_000
     assert test.total_line(1110).split(", ")[6:8] == ["100", "10"]
-    test._revoked({("t", 0)})
-    test._assigned({("t", 0)})
+    test._on_revoked({("t", 0)})
+    test._on_assigned({("t", 0)})
     assert test.total_line(1210).split(", ")[6:8] == ["150", "60"]
