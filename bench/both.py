@@ -15,16 +15,16 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         consumer = clients.Consumer(side, "benchmark", options.records, "end")
         if not consumer.ready.wait(60):
             raise RuntimeError("the consumer did not become ready")
-        written = clients.produce(side, "benchmark", options.records)
+        produced = clients.produce(side, "benchmark", options.records)
         read_rates[side.name, index] = consumer.result()
         side.drop_topic("benchmark")
-        return written
+        return produced
 
     for side in sides.values():
         once(side, -1)
-    written = in_pairs(sides, options.pairs, once, title="produce beside a consumer, records/s")
+    produced = in_pairs(sides, options.pairs, once, title="concurrent produce and consume: produced, records/s")
     consumed = paired(read_rates, options.pairs)
     return [
-        Row("both at the same time: produced", "records/s", written, "≥ 1.0 ×", 1.0),
-        Row("both at the same time: consumed", "records/s", consumed, "≥ 1.0 ×", 1.0),
+        Row("concurrent produce and consume: produced", "records/s", produced, "≥ 1.0 ×", 1.0),
+        Row("concurrent produce and consume: consumed", "records/s", consumed, "≥ 1.0 ×", 1.0),
     ]

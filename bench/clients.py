@@ -38,7 +38,8 @@ class Latencies(NamedTuple):
 
 
 class Client:
-    """A running tool. `result` of a subclass waits for it and parses its output."""
+    """A client process. `result` of a subclass waits until the process has ended and parses its
+    output."""
 
     def __init__(self, argv: list[str]) -> None:
         self.process = subprocess.Popen(
@@ -57,6 +58,8 @@ class Client:
                 self.ready.set()
 
     def output(self, timeout: float) -> str:
+        """Wait until the process has ended, and return its output. Raise RuntimeError if it
+        failed."""
         try:
             code = self.process.wait(timeout)
         finally:
@@ -66,7 +69,9 @@ class Client:
         self._reader.join(5)
         if code != 0:
             assert self.process.stderr is not None
-            raise RuntimeError(f"{self.process.args!r} ended with {code}: {self.process.stderr.read()[-2000:]}")
+            raise RuntimeError(
+                f"{self.process.args!r} ended with exit code {code}: {self.process.stderr.read()[-2000:]}"
+            )
         return "".join(self._lines)
 
 
@@ -94,7 +99,7 @@ class Producer(Client):
         """Return the records per second."""
         summaries = _PRODUCED.findall(self.output(timeout))
         if not summaries:
-            raise RuntimeError("ProducerPerformance reported nothing")
+            raise RuntimeError("ProducerPerformance reported no summary")
         return float(summaries[-1][1])
 
     def latencies(self, timeout: float = 1800.0) -> Latencies:

@@ -23,11 +23,11 @@ from tests.support.cluster import ApacheCluster, KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
-SESSION_MS = 6000
+SESSION_TIMEOUT_MS = 6000
 
 # Settings of both clusters that are not defaults.
 SETTINGS: dict[str, object] = {
-    "zookeeper.session.timeout.ms": SESSION_MS,
+    "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
     "min.insync.replicas": 2,
     "log.segment.delete.delay.ms": 500,
 }
@@ -51,8 +51,8 @@ class ClusterSide:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper = ZooKeeper(folder / "zookeeper")
-        kind = KavkaCluster if name == KAVKA else _DefaultHeapCluster
-        self.cluster = kind(folder, self.zookeeper, overrides=SETTINGS, start=False)
+        cluster_class = KavkaCluster if name == KAVKA else _DefaultHeapCluster
+        self.cluster = cluster_class(folder, self.zookeeper, overrides=SETTINGS, start=False)
         self._zk = KazooClient(self.zookeeper.connect, timeout=60)
 
     @property
@@ -92,11 +92,11 @@ class ClusterSide:
         )
 
     def wait_in_sync(self, prefix: str, partitions: int, replicas: int = 3, timeout: float = 300.0) -> float:
-        """Wait until all replicas of the topics with this prefix are in sync, and return the
-        seconds."""
+        """Wait until all replicas of the topics with this prefix are in sync. Return the seconds
+        waited."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-        def done() -> bool:
+        def is_in_sync() -> bool:
             with contextlib.suppress(KafkaException):
                 topics = admin.list_topics(timeout=10).topics
                 matching = [topic for name, topic in topics.items() if name.startswith(prefix)]
@@ -104,7 +104,7 @@ class ClusterSide:
                 return len(metadata) == partitions and all(len(p.isrs) == replicas and p.leader >= 0 for p in metadata)
             return False
 
-        return wait_until(done, timeout=timeout, what=f"{prefix} in sync", interval=0.05)
+        return wait_until(is_in_sync, timeout=timeout, what=f"{prefix} in sync", interval=0.05)
 
     # --- znodes
 
@@ -113,6 +113,7 @@ class ClusterSide:
         return None if node is None else int(node["brokerid"])
 
     def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the broker id of the leader; -1 if there is none."""
         node = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
         return -1 if node is None else int(node["leader"])
 
@@ -140,10 +141,12 @@ class ClusterSide:
     # --- resources
 
     def cpu_seconds(self) -> float:
-        return sum(self.cluster.brokers[number].process.cpu_seconds() for number in self.cluster.alive())
+        return sum(self.cluster.brokers[broker_id].process.cpu_seconds() for broker_id in self.cluster.alive())
 
     def rss_mib(self) -> float:
-        return sum(self.cluster.brokers[number].process.rss_bytes() for number in self.cluster.alive()) / (1 << 20)
+        return sum(self.cluster.brokers[broker_id].process.rss_bytes() for broker_id in self.cluster.alive()) / (
+            1 << 20
+        )
 
     def close(self) -> None:
         self.cluster.close()

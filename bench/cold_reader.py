@@ -3,7 +3,7 @@ cache before each pass, unless the argument `warm` is present.
 
     python -m bench.cold_reader HOST:PORT TOPIC FOLDER [warm]
 
-It only decodes the last offset of a fetch, so that its own CPU time is small. At SIGTERM it prints
+It decodes only the last offset of each fetch, so that its CPU time is small. At SIGTERM it prints
 the number of bytes that it has read.
 """
 
@@ -20,7 +20,8 @@ from tests.support.wire import FETCH, Wire
 
 
 def evict(folder: Path) -> None:
-    """Evict the log files of a partition from the page cache. Only data on the disk is evicted."""
+    """Evict the log files of a partition from the page cache. Data that is not on
+    the disk yet remains in the page cache."""
     for path in folder.glob("*.log"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -30,12 +31,13 @@ def evict(folder: Path) -> None:
 
 
 def read_partition(connection: Wire, topic: str) -> int:
+    """Read partition 0 from the beginning to the high watermark. Return the number of bytes."""
     offset = total = 0
     while True:
         body = wire.fetch_request(topic, 0, offset, version=4, max_bytes=1 << 20)
         code, high_watermark, records = wire.fetched(connection.call(FETCH, 4, body), 4)
         if code != 0:
-            raise RuntimeError(f"fetch at {offset}: error {code}")
+            raise RuntimeError(f"Cannot fetch at offset {offset}: error {code}")
         total += len(records)
         offset = wire.next_offset(records, offset)
         if offset >= high_watermark:

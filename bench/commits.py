@@ -20,18 +20,18 @@ from kavka.protocol.messages.offset_commit import (
 )
 
 CONNECTIONS = 8
-SECONDS = 4.0
-# The warm-up time of Java's compiler.
-WARM_UP = 15.0
-VERSION = 9
+DURATION_S = 4.0
+# Long enough for the JIT compiler of the JVM.
+WARM_UP_S = 15.0
+OFFSET_COMMIT_VERSION = 9
 # The length of the size field before a frame.
 SIZE_LENGTH = 4
 
-# Marks the position of the offset in the encoded request.
-_MARK = 0x1122334455667788
+# Placeholder for the offset in the encoded request.
+_OFFSET_PLACEHOLDER = 0x1122334455667788
 _OFFSET = Struct(">q")
 
-_numbers = itertools.count(1)
+_group_numbers = itertools.count(1)
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -43,31 +43,31 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 def _rows(sides: dict[str, Side], options: Options, connections: int) -> list[Row]:
     cpu: dict[tuple[str, int], float] = {}
 
-    def once(side: Side, index: int, seconds: float = SECONDS) -> float:
+    def once(side: Side, index: int, seconds: float = DURATION_S) -> float:
         start_cpu = side.cpu_seconds()
         count = light.run(lambda: _commits(side, connections, seconds))
         cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / count * 1e6
         return count / seconds
 
     for side in sides.values():
-        once(side, -1, WARM_UP)
+        once(side, -1, WARM_UP_S)
     members = f"{connections} members" if connections > 1 else "1 member"
     rates = in_pairs(sides, options.pairs, once, title=f"offset commits of {members}, per s")
-    used = paired(cpu, options.pairs)
+    cpu_times = paired(cpu, options.pairs)
     return [
         Row(f"offset commits of {members}, one request at a time each", "/s", rates, "≥ 1.0 ×", 1.0),
-        Row("broker CPU time per commit", "µs", used),
+        Row("broker CPU time per commit", "µs", cpu_times),
     ]
 
 
 async def _commits(side: Side, connections: int, seconds: float) -> int:
     """Return the number of commits in `seconds`."""
-    opened = [await light.Connection.open(side.broker.address) for _ in range(connections)]
+    open_connections = [await light.Connection.open(side.broker.address) for _ in range(connections)]
     try:
-        name = f"benchmark-{next(_numbers)}"
-        await light.wait_for_coordinator(opened[0], name)
+        name = f"benchmark-{next(_group_numbers)}"
+        await light.wait_for_coordinator(open_connections[0], name)
         group = light.Group(name, "benchmark", CONNECTIONS, connections)
-        members = [light.Member(connection, group) for connection in opened]
+        members = [light.Member(connection, group) for connection in open_connections]
         await light.complete_rebalance(members)
         committers = [await Committer.open(side.broker.address, member) for member in members]
         for committer in committers:
@@ -79,19 +79,20 @@ async def _commits(side: Side, connections: int, seconds: float) -> int:
         await light.leave(members)
         return count
     finally:
-        for connection in opened:
+        for connection in open_connections:
             connection.close()
 
 
 class Committer(asyncio.Protocol):
-    """Commits the next offset when the response to the last commit arrives.
+    """Commits the next offset when the response to the previous commit arrives.
 
-    Only the first response is decoded. All other responses must be equal to it.
+    Only the first response is decoded. Later responses are compared with it, and decoded if they
+    differ.
     """
 
     def __init__(self, member: light.Member) -> None:
         partition = OffsetCommitRequestPartition(
-            partition_index=member.partitions[0], committed_offset=_MARK, committed_metadata=""
+            partition_index=member.partitions[0], committed_offset=_OFFSET_PLACEHOLDER, committed_metadata=""
         )
         request = OffsetCommitRequest(
             group_id=member.group.name,
@@ -99,8 +100,8 @@ class Committer(asyncio.Protocol):
             member_id=member.id,
             topics=[OffsetCommitRequestTopic(name=member.group.topic, partitions=[partition])],
         )
-        self._request = bytearray(light.framed(request, VERSION))
-        self._position = self._request.index(_OFFSET.pack(_MARK))
+        self._request = bytearray(light.encode_frame(request, OFFSET_COMMIT_VERSION))
+        self._offset_position = self._request.index(_OFFSET.pack(_OFFSET_PLACEHOLDER))
         self._transport: asyncio.Transport
         self._received = b""
         self._expected = b""
@@ -117,7 +118,7 @@ class Committer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def commit(self) -> None:
-        _OFFSET.pack_into(self._request, self._position, self.committed)
+        _OFFSET.pack_into(self._request, self._offset_position, self.committed)
         self._transport.write(bytes(self._request))
 
     def data_received(self, data: bytes) -> None:
@@ -137,8 +138,8 @@ class Committer(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         assert OffsetCommitRequest.API_KEY is not None
-        _, position = decode_response_header(data, SIZE_LENGTH, OffsetCommitRequest.API_KEY, VERSION)
-        response, _ = OffsetCommitResponse.decode(data, position, VERSION)
+        _, position = decode_response_header(data, SIZE_LENGTH, OffsetCommitRequest.API_KEY, OFFSET_COMMIT_VERSION)
+        response, _ = OffsetCommitResponse.decode(data, position, OFFSET_COMMIT_VERSION)
         code = response.topics[0].partitions[0].error_code
         if code != 0:
             self.error = RuntimeError(f"an offset was not committed: error {code}")

@@ -60,12 +60,13 @@ def run_jdbc(options: Options) -> list[Row]:
 
 
 def _pairs(job: str, options: Options, *arguments: str) -> list[tuple[float, float]]:
+    """Run a job of bench.connect_jobs. Return the rates of the connector and of PySpark."""
     argv = [sys.executable, "-m", "bench.connect_jobs", job, str(options.records), str(options.pairs), *arguments]
     env = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
     process = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
     if process.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+        raise RuntimeError(f"{' '.join(argv)} failed: {process.stderr[-3000:]}")
     pairs = [(connector, by_hand) for connector, by_hand in json.loads(lines[0][7:])]
     mode = arguments[1] if job == "jdbc" else ""
     for connector, by_hand in pairs:

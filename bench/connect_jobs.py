@@ -46,19 +46,19 @@ def pairs(
 ) -> list[list[float]]:
     """Return the rates of both jobs in `count` rounds, after a warm-up round."""
     rate_pairs = []
-    for number in range(count + 1):
+    for round_index in range(count + 1):
         rates = []
         for work in (connector, by_hand):
-            started = time.perf_counter()
-            work(number)
-            rates.append(records / (time.perf_counter() - started))
-        if number:
+            start = time.perf_counter()
+            work(round_index)
+            rates.append(records / (time.perf_counter() - start))
+        if round_index:
             rate_pairs.append(rates)
     return rate_pairs
 
 
 def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dict[str, str]) -> None:
-    """Run a connector to its end in a new worker."""
+    """Run a connector in a new worker until it ends. Raise RuntimeError if it fails."""
     from kavka.pipeline.connect.loading import Declared
     from kavka.pipeline.connect.plugins import load
     from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
@@ -67,36 +67,36 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
 
     properties = {"bootstrap.servers": servers, "key.converter": STRINGS, "value.converter": STRINGS}
 
-    def active() -> Any:
+    def active_session() -> Any:
         """Return the session, activated in the thread of the task as in a worker."""
         activate(spark)
         return spark
 
     declared = Declared(file_connectors=True)
-    worker = Worker("bench", properties, active, str(folder), OffsetStore(MemoryTable()), declared=declared)
+    worker = Worker("bench", properties, active_session, str(folder), OffsetStore(MemoryTable()), declared=declared)
     ended: list[Outcome] = []
-    done = threading.Event()
+    has_ended = threading.Event()
 
     def on_end(task: Task, outcome: Outcome) -> None:
         ended.append(outcome)
-        done.set()
+        has_ended.set()
 
     settings = {"name": name, "trigger": "available-now", **config}
     Task(worker, name, load(config["connector.class"], declared), settings, on_end).start()
-    done.wait()
+    has_ended.wait()
     if ended[0].kind != DONE:
-        raise RuntimeError(f"{name}: {ended[0].trace}")
+        raise RuntimeError(f"connector {name} failed: {ended[0].trace}")
 
 
 def file(records: int, count: int, servers: str, path: str) -> list[list[float]]:
     spark = session()
     folder = Path(tempfile.mkdtemp())
 
-    def connector(number: int) -> None:
+    def connector(round_index: int) -> None:
         config = {"connector.class": "FileStreamSource", "file": path, "topic": "connector", "tasks.max": "2"}
-        run_connector(spark, servers, folder, f"file-{number}", config)
+        run_connector(spark, servers, folder, f"file-{round_index}", config)
 
-    def by_hand(number: int) -> None:
+    def by_hand(round_index: int) -> None:
         rows = spark.read.text(path)
         rows.write.format("kavka").options(**{"kafka.bootstrap.servers": servers, "topic": "by-hand"}).mode(
             "append"
@@ -109,20 +109,20 @@ def parquet(records: int, count: int, servers: str, topic: str) -> list[list[flo
     spark = session()
     folder = Path(tempfile.mkdtemp())
 
-    def connector(number: int) -> None:
-        target = folder / f"connector-{number}"
+    def connector(round_index: int) -> None:
+        target = folder / f"connector-{round_index}"
         config = {"connector.class": "SparkSink", "topics": topic, "spark.format": "parquet", "spark.path": str(target)}
-        run_connector(spark, servers, folder / "checkpoints", f"parquet-{number}", config)
+        run_connector(spark, servers, folder / "checkpoints", f"parquet-{round_index}", config)
         shutil.rmtree(target)
 
-    def by_hand(number: int) -> None:
-        target = folder / f"by-hand-{number}"
+    def by_hand(round_index: int) -> None:
+        target = folder / f"by-hand-{round_index}"
         options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
         rows = spark.readStream.format("kavka").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
         query = (
             rows.writeStream.format("parquet")
             .option("path", str(target))
-            .option("checkpointLocation", str(folder / f"checkpoint-{number}"))
+            .option("checkpointLocation", str(folder / f"checkpoint-{round_index}"))
             .trigger(availableNow=True)
             .start()
         )
@@ -148,20 +148,23 @@ def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str
         "struct(id) AS key", "struct(*) AS value", "'t' AS topic", "cast(id % 2 AS INT) AS partition", "id AS offset"
     )
     login = {"url": url, "user": user, "password": password, "driver": "org.postgresql.Driver"}
-    keyed = {"insert.mode": "upsert", "pk.mode": "record_key"} if mode == "upsert" else {}
+    upsert_settings = {"insert.mode": "upsert", "pk.mode": "record_key"} if mode == "upsert" else {}
     settings = {"connection.url": url, "connection.user": user, "connection.password": password, "auto.create": "true"}
     folder = Path(tempfile.mkdtemp())
 
-    def connector(number: int) -> None:
+    def connector(round_index: int) -> None:
         sink, context = context_of(
-            spark, "JdbcSink", {**settings, **keyed, "topics": "t", "table.name.format": f"connector{number}"}, folder,
+            spark,
+            "JdbcSink",
+            {**settings, **upsert_settings, "topics": "t", "table.name.format": f"connector{round_index}"},
+            folder,
             exactly_once=True,
-        )  # fmt: skip
-        sink.write(context, batch, 0 if mode == "upsert" else number)
+        )
+        sink.write(context, batch, 0 if mode == "upsert" else round_index)
         sink.stop()
 
-    def by_hand(number: int) -> None:
-        rows.write.format("jdbc").options(**login, dbtable=f"by_hand{number}").mode("append").save()
+    def by_hand(round_index: int) -> None:
+        rows.write.format("jdbc").options(**login, dbtable=f"by_hand{round_index}").mode("append").save()
 
     return pairs(count, records, connector, by_hand)
 

@@ -45,37 +45,37 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     return [
         Pages("slowest page of the console, 2,000 partitions and 200 groups, warm", "ms", pairs["slowest"]),
         Memory("memory of the console", "MiB", pairs["memory"]),
-        Idle("broker CPU time for an idle console, of a core", "%", pairs["idle"]),
-        Row("CPU time of the idle console, of a core", "%", pairs["own"]),
+        Idle("broker CPU time for an idle console, share of a core", "%", pairs["idle"]),
+        Row("CPU time of the idle console, share of a core", "%", pairs["console_cpu"]),
     ]
 
 
 class Bar(OwnShare):
     """A row whose bar applies to the value of Kavka, not to the ratio."""
 
-    LIMIT = 0.0
-    WORDS = ""
+    MAX_VALUE = 0.0
+    BAR_TEXT = ""
 
     def __init__(self, what: str, unit: str, pairs: list[tuple[float, float]]) -> None:
-        super().__init__(what, unit, pairs, self.WORDS, at_most=self.LIMIT)
+        super().__init__(what, unit, pairs, self.BAR_TEXT, at_most=self.MAX_VALUE)
 
 
 class Pages(Bar):
-    LIMIT, WORDS = 300.0, "< 300 ms"
+    MAX_VALUE, BAR_TEXT = 300.0, "< 300 ms"
 
 
 class Memory(Bar):
-    LIMIT, WORDS = 150.0, "< 150 MiB"
+    MAX_VALUE, BAR_TEXT = 150.0, "< 150 MiB"
 
 
 class Idle(Bar):
-    LIMIT, WORDS = 2.0, "< 2 %"
+    MAX_VALUE, BAR_TEXT = 2.0, "< 2 %"
 
 
 def _measure(side: Side) -> dict[str, float]:
     broker = _fill(side)
     time.sleep(QUIET_S)
-    base = _share(side.cpu_seconds, IDLE_S / 2)
+    baseline = _share(side.cpu_seconds, IDLE_S / 2)
     with (
         tempfile.TemporaryDirectory(prefix="kavka-bench-console-") as folder,
         ConsoleProcess(Path(folder), side.bootstrap) as console,
@@ -90,7 +90,7 @@ def _measure(side: Side) -> dict[str, float]:
                 response = console.get(path, Accept="text/html")
                 times.append((time.perf_counter() - started) * 1000)
                 if response.status != 200:
-                    raise RuntimeError(f"{path}: {response.status}")
+                    raise RuntimeError(f"Cannot load {path}: status {response.status}")
                 time.sleep(0.2)
             median = statistics.median(times)
             slowest = max(slowest, median)
@@ -99,13 +99,13 @@ def _measure(side: Side) -> dict[str, float]:
         time.sleep(QUIET_S)
         start_cpu = console.process.cpu_seconds()
         idle = _share(side.cpu_seconds, IDLE_S)
-        own = (console.process.cpu_seconds() - start_cpu) / IDLE_S * 100
-        print(f"  {side.title}: {memory:.0f} MiB, broker {idle:.2f} % of a core, {base:.2f} % without", flush=True)
-        return {"slowest": slowest, "memory": memory, "idle": max(0.0, idle - base), "own": own}
+        console_cpu = (console.process.cpu_seconds() - start_cpu) / IDLE_S * 100
+        print(f"  {side.title}: {memory:.0f} MiB, broker {idle:.2f} % of a core, {baseline:.2f} % without", flush=True)
+        return {"slowest": slowest, "memory": memory, "idle": max(0.0, idle - baseline), "console_cpu": console_cpu}
 
 
 def _share(cpu_seconds: Callable[[], float], seconds: float) -> float:
-    """Return the CPU time as a percentage of a core."""
+    """Return the CPU time during the next `seconds`, as a percentage of a core."""
     start_cpu = cpu_seconds()
     time.sleep(seconds)
     return (cpu_seconds() - start_cpu) / seconds * 100
@@ -113,16 +113,16 @@ def _share(cpu_seconds: Callable[[], float], seconds: float) -> float:
 
 def _fill(side: Side) -> int:
     """Create topics with some records, and groups. Return the broker's id."""
-    names = [f"topic-{number}" for number in range(TOPICS)]
+    names = [f"topic-{index}" for index in range(TOPICS)]
     with Admin(bootstrap_servers=side.bootstrap, default_api_timeout_ms=300_000, request_timeout_ms=120_000) as admin:
         for first in range(0, TOPICS, 20):
             admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names[first : first + 20]])
         with Producer(bootstrap_servers=side.bootstrap) as producer:
             for name in names:
-                for number in range(100):
-                    producer.send(name, b"x" * 100, partition=number % PARTITIONS)
+                for index in range(100):
+                    producer.send(name, b"x" * 100, partition=index % PARTITIONS)
             producer.flush()
-        for number in range(GROUPS):
-            offsets = {TopicPartition(f"topic-{number % TOPICS}", p): 5 for p in range(PARTITIONS)}
-            admin.alter_consumer_group_offsets(f"group-{number}", offsets)
+        for index in range(GROUPS):
+            offsets = {TopicPartition(f"topic-{index % TOPICS}", p): 5 for p in range(PARTITIONS)}
+            admin.alter_consumer_group_offsets(f"group-{index}", offsets)
         return admin.describe_cluster().nodes[0].id

@@ -26,11 +26,11 @@ SEARCHES = {
 
 
 class FirstHit(Bar):
-    LIMIT, WORDS = 500.0, "< 500 ms"
+    MAX_VALUE, BAR_TEXT = 500.0, "< 500 ms"
 
 
 class Memory(Bar):
-    LIMIT, WORDS = 150.0, "< 150 MiB"
+    MAX_VALUE, BAR_TEXT = 150.0, "< 150 MiB"
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -39,8 +39,10 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     rows: list[Row] = []
     for search in SEARCHES:
         title = f"a search for {search} in 1,000,000 messages"
-        rows.append(FirstHit(f"{title}: its first hit, which is the first message", "ms", pairs[f"{search} first"]))
-        rows.append(Row(f"{title}: all of it", "s", pairs[f"{search} all"]))
+        rows.append(
+            FirstHit(f"{title}: time to the first hit, which is the first message", "ms", pairs[f"{search} first"])
+        )
+        rows.append(Row(f"{title}: total time", "s", pairs[f"{search} all"]))
     rows.append(Memory("memory of the console after these searches", "MiB", pairs["memory"]))
     rows.append(Row("stop of a search after its client disconnected", "ms", pairs["stop"]))
     return rows
@@ -50,11 +52,11 @@ def _measure(side: Side) -> dict[str, float]:
     with Admin(bootstrap_servers=side.bootstrap) as admin:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
     with Producer(bootstrap_servers=side.bootstrap) as producer:
-        for number in range(MESSAGES):
-            if number in (0, MESSAGES // 2, MESSAGES - 1):
+        for index in range(MESSAGES):
+            if index in (0, MESSAGES // 2, MESSAGES - 1):
                 producer.send(TOPIC, b'{"needle": true}', partition=0)
             else:
-                producer.send(TOPIC, HAY % (number, number % 1000))
+                producer.send(TOPIC, HAY % (index, index % 1000))
         producer.flush()
     with (
         tempfile.TemporaryDirectory(prefix="kavka-bench-search-") as folder,
@@ -63,11 +65,11 @@ def _measure(side: Side) -> dict[str, float]:
         wait_until(lambda: console.responds("/api/clusters/default/overview"), timeout=120, what="the console")
         values = {}
         for search, query in SEARCHES.items():
-            first, total, hits = _search(console.port, query)
+            first_hit, total, hits = _search(console.port, query)
             if hits != 3:
-                raise RuntimeError(f"{hits} hits, not 3")
-            values |= {f"{search} first": first * 1000, f"{search} all": total}
-            print(f"  {side.title}: {search}: first hit {first * 1000:.0f} ms, all {total:.1f} s", flush=True)
+                raise RuntimeError(f"the search had {hits} hits instead of 3")
+            values |= {f"{search} first": first_hit * 1000, f"{search} all": total}
+            print(f"  {side.title}: {search}: first hit {first_hit * 1000:.0f} ms, all {total:.1f} s", flush=True)
         values["memory"] = console.process.rss_bytes() / (1 << 20)
         values["stop"] = _stop_seconds(console) * 1000
         return values
@@ -83,15 +85,15 @@ def _search(port: int, query: dict[str, str]) -> tuple[float, float, int]:
     """Return the seconds to the first hit and to the end, and the number of hits."""
     started = time.perf_counter()
     connection, response = _open(port, query)
-    first, name = 0.0, b""
+    first_hit, name = 0.0, b""
     try:
         for line in response:
             if line.startswith(b"event: "):
                 name = line[7:].strip()
-            elif line.startswith(b"data: ") and name == b"hits" and not first:
-                first = time.perf_counter() - started
+            elif line.startswith(b"data: ") and name == b"hits" and not first_hit:
+                first_hit = time.perf_counter() - started
             elif line.startswith(b"data: ") and name == b"end":
-                return first, time.perf_counter() - started, json.loads(line[6:])["hits"]
+                return first_hit, time.perf_counter() - started, json.loads(line[6:])["hits"]
     finally:
         connection.close()
     raise RuntimeError("the search did not end")

@@ -12,10 +12,10 @@ from bench.sides import Side
 
 MEMBERS = 50
 PARTITIONS = 200
-# Groups per run. The result is their median.
+# Groups per run. The result is the median of their rebalance times.
 ROUNDS = 30
 
-_numbers = itertools.count(1)
+_group_numbers = itertools.count(1)
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -31,20 +31,21 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         side.new_topic("benchmark", PARTITIONS)
         once(side, -1)
     times = in_pairs(sides, options.pairs, once, title=f"{MEMBERS} members, rebalance time, ms")
-    used = [(cpu["kavka", index] * 1000, cpu["apache", index] * 1000) for index in range(options.pairs)]
+    cpu_times = [(cpu["kavka", index] * 1000, cpu["apache", index] * 1000) for index in range(options.pairs)]
     what = f"rebalance of {MEMBERS} members over {PARTITIONS} partitions"
     return [
         Row(what, "ms", times, "≤ 1.0 ×", at_most=1.0),
-        Row("broker CPU time", "ms", used),
+        Row("broker CPU time", "ms", cpu_times),
     ]
 
 
 async def _rounds(side: Side) -> list[float]:
+    """Return the rebalance time of each group, in seconds."""
     connections = [await light.Connection.open(side.broker.address) for _ in range(MEMBERS)]
     times = []
     try:
         for _ in range(ROUNDS):
-            name = f"benchmark-{next(_numbers)}"
+            name = f"benchmark-{next(_group_numbers)}"
             await light.wait_for_coordinator(connections[0], name)
             group = light.Group(name, "benchmark", PARTITIONS, MEMBERS)
             members = [light.Member(connection, group) for connection in connections]

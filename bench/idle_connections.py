@@ -16,7 +16,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     if hard < needed:
         raise RuntimeError(f"{options.connections} connections need {needed} open files; the limit is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-    rss: dict[tuple[str, int], float] = {}
+    rss_increase: dict[tuple[str, int], float] = {}
 
     def rate(side: Side) -> float:
         side.new_topic("benchmark")
@@ -25,26 +25,26 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         return records_per_second
 
     def once(side: Side, index: int) -> float:
-        alone = rate(side)
+        baseline_rate = rate(side)
         start_rss = side.rss_mib()
-        idle: list[Wire] = []
+        idle_connections: list[Wire] = []
         try:
             for _ in range(options.connections):
                 connection = Wire(side.broker.address, 30.0)
-                idle.append(connection)
+                idle_connections.append(connection)
                 connection.call(API_VERSIONS, 0, b"")
-            rss[side.name, index] = side.rss_mib() - start_rss
-            return rate(side) / alone
+            rss_increase[side.name, index] = side.rss_mib() - start_rss
+            return rate(side) / baseline_rate
         finally:
-            for connection in idle:
+            for connection in idle_connections:
                 connection.close()
 
     for side in sides.values():
         rate(side)
-    shares = in_pairs(sides, options.pairs, once, title="busy beside idle connections, share of its rate alone")
-    memory = paired(rss, options.pairs)
-    what = f"{options.connections:,} idle connections and one busy: share of its own rate alone"
+    fractions = in_pairs(sides, options.pairs, once, title="producer rate with idle connections / without")
+    memory = paired(rss_increase, options.pairs)
+    what = f"producer rate with {options.connections:,} idle connections, as a fraction of its rate without them"
     return [
-        OwnShare(what, "", shares, "≥ 0.8", 0.8),
+        OwnShare(what, "", fractions, "≥ 0.8", 0.8),
         Row(f"memory for {options.connections:,} idle connections", "MiB", memory),
     ]

@@ -27,14 +27,14 @@ from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentit
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kavka.protocol.primitives import TopMessage
 
-# The versions that Apache's Java client 4.3 uses.
-JOIN, SYNC, HEARTBEAT, LEAVE, FIND = 9, 5, 4, 5, 4
+# The API versions that Apache's Java client 4.3 uses.
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION, FIND_COORDINATOR_VERSION = 9, 5, 4, 5, 4
 ASSIGNOR = "range"
-SESSION_MS = 45_000
-REBALANCE_MS = 300_000
+SESSION_TIMEOUT_MS = 45_000
+REBALANCE_TIMEOUT_MS = 300_000
 # Much shorter than the 3 s of real clients, so that the heartbeat interval does not determine the
 # time of a rebalance.
-HEARTBEAT_S = 0.01
+HEARTBEAT_INTERVAL_S = 0.01
 
 _RETRIABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 _PROTOCOL_VERSION = b"\x00\x00"
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
     async def call(self, request: TopMessage, version: int) -> Any:
         assert request.API_KEY is not None
         self._response = self._loop.create_future()
-        self._transport.write(framed(request, version))
+        self._transport.write(encode_frame(request, version))
         frame = await self._response
         _, position = decode_response_header(frame, 0, request.API_KEY, version)
         response, _ = APIS[request.API_KEY].response_class().decode(frame, position, version)
@@ -92,7 +92,8 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def framed(request: TopMessage, version: int) -> bytes:
+def encode_frame(request: TopMessage, version: int) -> bytes:
+    """Return a request with its header, preceded by the size."""
     assert request.API_KEY is not None
     pieces: list[bytes] = []
     RequestHeader(api_key=request.API_KEY, api_version=version, client_id="light").encode(pieces)
@@ -128,7 +129,8 @@ class Group:
         return assignments
 
     def record_assignment(self, generation: int, partitions: list[int]) -> None:
-        """Record a member's assignment, and check the generation when all members have one."""
+        """Record a member's assignment. When all members have one, check that every partition is
+        assigned once, and set `stable`."""
         assigned = self._assignments_by_generation.setdefault(generation, [])
         assigned.append(partitions)
         if len(assigned) < self.size:
@@ -156,28 +158,29 @@ class Member:
                 await self._send_heartbeats()
 
     async def _rebalance(self) -> bool:
-        joined = await self._join()
-        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = joined.member_id
-            joined = await self._join()
-        if joined.error_code in _RETRIABLE:
+        """Join the group and get an assignment. Return False if the rebalance must be repeated."""
+        join_response = await self._join()
+        if join_response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = join_response.member_id
+            join_response = await self._join()
+        if join_response.error_code in _RETRIABLE:
             return False
-        _expect_no_error(joined.error_code)
-        self.id, self.generation = joined.member_id, joined.generation_id
-        is_leader = joined.leader == joined.member_id
+        _expect_no_error(join_response.error_code)
+        self.id, self.generation = join_response.member_id, join_response.generation_id
+        is_leader = join_response.leader == join_response.member_id
         request = SyncGroupRequest(
             group_id=self.group.name,
             generation_id=self.generation,
             member_id=self.id,
             protocol_type="consumer",
             protocol_name=ASSIGNOR,
-            assignments=self.group.assignments([m.member_id for m in joined.members]) if is_leader else [],
+            assignments=self.group.assignments([m.member_id for m in join_response.members]) if is_leader else [],
         )
-        synced = await self.connection.call(request, SYNC)
-        if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+        sync_response = await self.connection.call(request, SYNC_VERSION)
+        if sync_response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             return False
-        _expect_no_error(synced.error_code)
-        assignment, _ = ConsumerProtocolAssignment.decode(synced.assignment, 2, 0)
+        _expect_no_error(sync_response.error_code)
+        assignment, _ = ConsumerProtocolAssignment.decode(sync_response.assignment, 2, 0)
         self.partitions = [p for topic in assignment.assigned_partitions for p in topic.partitions]
         return True
 
@@ -185,30 +188,30 @@ class Member:
         metadata = _PROTOCOL_VERSION + ConsumerProtocolSubscription(topics=[self.group.topic]).to_bytes(0)
         request = JoinGroupRequest(
             group_id=self.group.name,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             member_id=self.id,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=metadata)],
         )
-        joined: JoinGroupResponse = await self.connection.call(request, JOIN)
-        return joined
+        join_response: JoinGroupResponse = await self.connection.call(request, JOIN_VERSION)
+        return join_response
 
     async def _send_heartbeats(self) -> None:
         """Send heartbeats until there is a rebalance or the group is stable."""
         request = HeartbeatRequest(group_id=self.group.name, generation_id=self.generation, member_id=self.id)
         while not self.group.stable.is_set():
             try:
-                await asyncio.wait_for(self.group.stable.wait(), HEARTBEAT_S)
+                await asyncio.wait_for(self.group.stable.wait(), HEARTBEAT_INTERVAL_S)
             except TimeoutError:
-                response = await self.connection.call(request, HEARTBEAT)
+                response = await self.connection.call(request, HEARTBEAT_VERSION)
                 if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                     return
                 _expect_no_error(response.error_code)
 
 
 async def complete_rebalance(members: list[Member]) -> float:
-    """Return the seconds from the first join until the rebalance of all members is complete."""
+    """Run the members until the rebalance is complete. Return the seconds from the first join."""
     started = time.perf_counter()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for member in members:
@@ -221,7 +224,7 @@ async def leave(members: list[Member]) -> None:
     """Remove all members in one request, so that the broker has no timers for them."""
     identities = [MemberIdentity(member_id=member.id) for member in members]
     response = await members[0].connection.call(
-        LeaveGroupRequest(group_id=members[0].group.name, members=identities), LEAVE
+        LeaveGroupRequest(group_id=members[0].group.name, members=identities), LEAVE_VERSION
     )
     _expect_no_error(response.error_code)
 
@@ -230,7 +233,7 @@ async def wait_for_coordinator(connection: Connection, group: str) -> None:
     """Wait until the coordinator is available. The first request creates the internal topic."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     async with asyncio.timeout(60):
-        while (await connection.call(request, FIND)).coordinators[0].error_code in _RETRIABLE:
+        while (await connection.call(request, FIND_COORDINATOR_VERSION)).coordinators[0].error_code in _RETRIABLE:
             await asyncio.sleep(0.1)
 
 

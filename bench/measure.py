@@ -69,7 +69,7 @@ class Row:
         return asdict(self) | {"kavka": self.kavka, "apache": self.apache, "verdict": self.verdict}
 
     def cells(self) -> list[str]:
-        values = [number(self.kavka, self.unit), number(self.apache, self.unit)]
+        values = [format_value(self.kavka, self.unit), format_value(self.apache, self.unit)]
         return [self.what, *values, f"{self.ratio:.2f}", self.bar, self.verdict]
 
 
@@ -81,7 +81,7 @@ class OwnShare(Row):
         return self.kavka
 
 
-def number(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
     return f"{text} {unit}".strip()
 
@@ -89,8 +89,8 @@ def number(value: float, unit: str) -> str:
 def in_pairs(
     sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, title: str
 ) -> list[tuple[float, float]]:
-    """Run both sides alternately, `pairs` times. The order changes, so that drift of the machine
-    cancels out."""
+    """Run both sides alternately, `pairs` times, and return the values of Kavka and Apache Kafka.
+    The order changes, so that changes in the speed of the machine cancel out."""
     values: list[tuple[float, float]] = []
     for index in range(pairs):
         order = (KAVKA, APACHE) if index % 2 == 0 else (APACHE, KAVKA)
@@ -109,6 +109,7 @@ def paired(values: Mapping[tuple[str, int], float], pairs: int) -> list[tuple[fl
 
 
 def machine() -> dict[str, str]:
+    """Return the processor, memory and software versions of this machine."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )

@@ -26,8 +26,8 @@ from bench.python_clients import ClientRow
 from bench.spark import fill
 
 CORES = 2
-WARM_UP = 20_000
-TRICKLE_S = 5.0
+WARM_UP_RECORDS = 20_000
+TRICKLE_DURATION_S = 5.0
 
 
 class MirrorRow(ClientRow):
@@ -51,9 +51,9 @@ def run(options: Options) -> list[Row]:
             print(f"  mirror, {partitions} partition(s): {json.dumps(figures)}", flush=True)
             pairs.append((figures["mirror"], figures["source"]))
             lags.append((figures["lag"], 5.0))
-        what = f"mirror: 1000 B, {partitions} partition(s), beside the source alone"
+        what = f"mirror: 1000 B, {partitions} partition(s), compared with the source alone"
         rows.append(MirrorRow(what, "records/s", pairs, "≥ 0.5 ×", 0.5))
-    what = "mirror: the last record after the source became idle, compared with 5 s"
+    what = "mirror: last record acknowledged in the source to last record mirrored, compared with 5 s"
     rows.append(LagRow(what, "s", lags, "≤ 1.0 ×", at_most=1.0))
     return rows
 
@@ -63,7 +63,7 @@ def _run_process(source: str, target: str, records: int, partitions: int) -> dic
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
     lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
     if process.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+        raise RuntimeError(f"{' '.join(argv)} failed: {process.stderr[-3000:]}")
     figures: dict[str, float] = json.loads(lines[0][7:])
     return figures
 
@@ -78,7 +78,7 @@ def measure(source: str, target: str, records: int, partitions: int) -> dict[str
 
     spark = register(session(f"local[{CORES}]", {"spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1"}))
     with Admin(bootstrap_servers=source) as admin:
-        for topic, count in (("warm", WARM_UP), ("large", records)):
+        for topic, count in (("warm", WARM_UP_RECORDS), ("large", records)):
             admin.create_topics([NewTopic(topic, partitions)])
             fill(source, topic, count)
     rates = [_source_alone(spark, source, topic, partitions, n) for topic, n in _rounds(records)]
@@ -88,7 +88,7 @@ def measure(source: str, target: str, records: int, partitions: int) -> dict[str
 
 
 def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partitions: int) -> dict[str, float]:
-    """Return the records/s of busy batches, and the lag."""
+    """Return the records/s of batches with records, their number, and the lag."""
     from kavka.pipeline.mirror.running import Mirror
     from kavka.pipeline.mirror.settings import flows_of
 
@@ -109,16 +109,16 @@ def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partit
     mirror.start()
     try:
         _wait_until(lambda: _collect_progress(flow, progress_by_batch) and flow.status.records >= count)
-        busy = [p for p in progress_by_batch.values() if p["numInputRows"]]
-        seconds = sum(p["durationMs"]["triggerExecution"] for p in busy) / 1000
+        busy_batches = [p for p in progress_by_batch.values() if p["numInputRows"]]
+        seconds = sum(p["durationMs"]["triggerExecution"] for p in busy_batches) / 1000
         lag = _lag(source, target, topic, partitions) if topic == "large" else 0.0
     finally:
         mirror.stop()
-    return {"mirror": count / seconds, "batches": len(busy), "lag": lag}
+    return {"mirror": count / seconds, "batches": len(busy_batches), "lag": lag}
 
 
 def _rounds(records: int) -> list[tuple[str, int]]:
-    return [("warm", WARM_UP), ("large", records), ("large", records)]
+    return [("warm", WARM_UP_RECORDS), ("large", records), ("large", records)]
 
 
 def _source_alone(spark: Any, servers: str, topic: str, tasks: int, count: int) -> float:
@@ -156,7 +156,7 @@ def _lag(source: str, target: str, topic: str, partitions: int) -> float:
 
     expected = _count(target, f"A.{topic}", partitions)
     with Producer(bootstrap_servers=source, linger_ms=5) as producer:
-        deadline = time.monotonic() + TRICKLE_S
+        deadline = time.monotonic() + TRICKLE_DURATION_S
         while time.monotonic() < deadline:
             for _ in range(200):
                 producer.send(topic, b"x" * 1000)
@@ -171,7 +171,7 @@ def _wait_until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("the mirror is not complete")
+            raise TimeoutError(f"the mirror did not copy all records within {timeout:.0f} s")
         time.sleep(0.05)
 
 

@@ -32,12 +32,13 @@ class ClientRow(Row):
 
 
 def in_process(module: str, *arguments: object) -> Figures:
-    """Run a client in a separate process and return the figures in its last line of output."""
+    """Run a client in a separate process and return the figures in its last line of output. Raise
+    RuntimeError if it fails."""
     process = subprocess.run(
         [sys.executable, "-m", module, "--one", *map(str, arguments)], capture_output=True, check=False
     )
     if process.returncode:
-        raise RuntimeError(process.stderr.decode()[-2000:])
+        raise RuntimeError(f"{module} failed: {process.stderr.decode()[-2000:]}")
     figures: Figures = json.loads(process.stdout.splitlines()[-1])
     return figures
 

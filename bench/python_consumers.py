@@ -90,12 +90,12 @@ def kavka(servers: str, topic: str, count: int, size: int) -> Run:
     settings = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL}
     with Consumer(bootstrap_servers=servers, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        first = done = sum(len(record.value) for record in consumer.poll(30))
+        first = total = sum(len(record.value) for record in consumer.poll(30))
         watch = Stopwatch()
-        while done < count * size:
+        while total < count * size:
             for record in consumer.poll(30):
-                done += len(record.value)
-        return watch.read((done - first) // size)
+                total += len(record.value)
+        return watch.read((total - first) // size)
 
 
 def kavka_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
@@ -105,13 +105,13 @@ def kavka_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
         consumer.assign([TopicPartition(topic, 0)])
         batch = consumer.poll_arrow(30)
         assert batch is not None
-        first = done = batch.num_rows
+        first = total = batch.num_rows
         watch = Stopwatch()
-        while done < count:
+        while total < count:
             batch = consumer.poll_arrow(30)
             assert batch is not None
-            done += batch.num_rows
-        result = watch.read(done - first)
+            total += batch.num_rows
+        result = watch.read(total - first)
         assert len(batch["value"][0].as_py()) == size
         return result
 
@@ -122,20 +122,20 @@ def confluent(servers: str, topic: str, count: int, size: int, overrides: Mappin
     settings = {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, **(overrides or {})}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
-    first = done = sum(len(message.value()) for message in consumer.consume(1, 30))
+    first = total = sum(len(message.value()) for message in consumer.consume(1, 30))
     watch = Stopwatch()
-    while done < count * size:
+    while total < count * size:
         # `consume` waits until it has the requested number of records.
-        for message in consumer.consume(min(RECORDS_PER_POLL, count - done // size), 30):
-            done += len(message.value())
-    result = watch.read((done - first) // size)
+        for message in consumer.consume(min(RECORDS_PER_POLL, count - total // size), 30):
+            total += len(message.value())
+    result = watch.read((total - first) // size)
     consumer.close()
     return result
 
 
 def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
     from kavka.client.consumer._decode import end_of_batches
-    from kavka.client.consumer.fetcher import MAX_FETCH_BYTES
+    from kavka.client.consumer.fetcher import MAX_PARTITION_FETCH_BYTES
     from tests.support import wire
 
     host, _, port = servers.rpartition(":")
@@ -143,10 +143,12 @@ def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
     # The size of a version 4 response with one partition, without the records.
     start = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
     with wire.Wire((host, int(port)), timeout=30) as connection:
-        buffer = memoryview(bytearray(MAX_FETCH_BYTES + 1024 * 1024))
+        buffer = memoryview(bytearray(MAX_PARTITION_FETCH_BYTES + 1024 * 1024))
         watch = None
         while offset < count:
-            connection.send_request(1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MAX_FETCH_BYTES))
+            connection.send_request(
+                1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MAX_PARTITION_FETCH_BYTES)
+            )
             end = 4 + int.from_bytes(_receive(connection, buffer[:4]), "big")
             _receive(connection, buffer[4:end])
             offset = end_of_batches(buffer[4 + start : end])[0]
@@ -157,9 +159,9 @@ def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
 
 
 def _receive(connection: Any, buffer: memoryview) -> memoryview:
-    done = 0
-    while done < len(buffer):
-        done += connection.socket.recv_into(buffer[done:])
+    total = 0
+    while total < len(buffer):
+        total += connection.socket.recv_into(buffer[total:])
     return buffer
 
 
@@ -170,12 +172,12 @@ def kafka_python(servers: str, topic: str, count: int, size: int) -> Run:
     consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, **settings)
     tp = TopicPartition(topic, 0)
     consumer.assign([tp])
-    first = done = sum(len(record.value) for record in consumer.poll(30_000).get(tp, ()))
+    first = total = sum(len(record.value) for record in consumer.poll(30_000).get(tp, ()))
     watch = Stopwatch()
-    while done < count * size:
+    while total < count * size:
         for record in consumer.poll(30_000).get(tp, ()):
-            done += len(record.value)
-    result = watch.read((done - first) // size)
+            total += len(record.value)
+    result = watch.read((total - first) // size)
     consumer.close()
     return result
 
@@ -189,13 +191,13 @@ def aiokafka(servers: str, topic: str, count: int, size: int) -> Run:
         tp = TopicPartition(topic, 0)
         consumer.assign([tp])
         records = await consumer.getmany(timeout_ms=30_000, max_records=RECORDS_PER_POLL)
-        first = done = sum(len(record.value) for record in records.get(tp, ()))
+        first = total = sum(len(record.value) for record in records.get(tp, ()))
         watch = Stopwatch()
-        while done < count * size:
+        while total < count * size:
             records = await consumer.getmany(timeout_ms=30_000, max_records=RECORDS_PER_POLL)
             for record in records.get(tp, ()):
-                done += len(record.value)
-        result = watch.read((done - first) // size)
+                total += len(record.value)
+        result = watch.read((total - first) // size)
         await consumer.stop()
         return result
 

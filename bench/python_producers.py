@@ -44,8 +44,8 @@ def run(options: Options) -> list[Row]:
             compared_with_best(what, unit, "rate", figures, "kavka", ["confluent"], 0.7),
             compared_with_best(what, unit, "rate", figures, "kavka", ["kafka-python"], 5),
             compared_with_best(what, unit, "rate", figures, "kavka", ["aiokafka"]),
-            _at_most(f"processor time per record, {size} B", "µs", "cpu", figures),
-            _at_most(f"memory of the process, {size} B", "MB", "memory", figures, 1.0),
+            _at_most(f"client CPU time per record, {size} B", "µs", "cpu", figures),
+            _at_most(f"maximum memory of the client, {size} B", "MB", "memory", figures, 1.0),
         ]
         figures = in_rounds(
             f"{size} B with callbacks", ("kavka", "confluent"), options.pairs, partial(_run, size, "callbacks")
@@ -83,11 +83,11 @@ def run_client(client: str, servers: str, size: str, count: str, mode: str) -> i
 def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     from kavka import Producer
 
-    done = 0
+    acknowledged = 0
 
-    def delivered(metadata: Any, error: Any) -> None:
-        nonlocal done
-        done += 1
+    def count_acknowledgement(metadata: Any, error: Any) -> None:
+        nonlocal acknowledged
+        acknowledged += 1
 
     with Producer(bootstrap_servers=servers, acks="1", buffer_memory=BUFFER) as producer:
         producer.send("t", value).get(30)
@@ -95,24 +95,24 @@ def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
         send = producer.send
         if callbacks:
             for _ in range(count):
-                send("t", value, callback=delivered)
+                send("t", value, callback=count_acknowledgement)
         else:
             for _ in range(count):
                 send("t", value)
         producer.flush()
         result = watch.read(count)
-    assert not callbacks or done == count
+    assert not callbacks or acknowledged == count
     return result
 
 
 def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     from confluent_kafka import Producer
 
-    done = 0
+    acknowledged = 0
 
-    def delivered(error: Any, message: Any) -> None:
-        nonlocal done
-        done += 1
+    def count_acknowledgement(error: Any, message: Any) -> None:
+        nonlocal acknowledged
+        acknowledged += 1
 
     producer = Producer(
         {
@@ -122,7 +122,7 @@ def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
             "queue.buffering.max.kbytes": BUFFER // 1024,
         }
     )
-    options = {"on_delivery": delivered} if callbacks else {}
+    options = {"on_delivery": count_acknowledgement} if callbacks else {}
     producer.produce("t", value)
     producer.flush()
     watch = Stopwatch()
@@ -137,7 +137,7 @@ def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
             producer.poll(0)
     producer.flush()
     result = watch.read(count)
-    assert not callbacks or done == count
+    assert not callbacks or acknowledged == count
     return result
 
 
@@ -166,7 +166,7 @@ def aiokafka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
         for _ in range(count):
             future = await producer.send("t", value)
             if callbacks:
-                future.add_done_callback(lambda done: None)
+                future.add_done_callback(lambda result: None)
         await producer.flush()
         result = watch.read(count)
         await producer.stop()

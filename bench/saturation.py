@@ -34,9 +34,9 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
     def once(side: Side, index: int) -> float:
         side.new_topic("saturation", PROCESSES)
         start_cpu = side.cpu_seconds()
-        seconds, used = _produce(side, records, size, batch)
+        seconds, client_seconds = _produce(side, records, size, batch)
         broker_cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / gigabytes
-        client_cpu[side.name, index] = used / gigabytes
+        client_cpu[side.name, index] = client_seconds / gigabytes
         side.drop_topic("saturation")
         return records / seconds
 
@@ -91,7 +91,7 @@ def main() -> int:
     options = parser.parse_args()
     errors: list[object] = []
 
-    def delivered(error: object, _message: object) -> None:
+    def on_delivery_report(error: object, _message: object) -> None:
         if error is not None:
             errors.append(error)
 
@@ -113,14 +113,14 @@ def main() -> int:
     sys.stdin.readline()
     watch = Stopwatch()
     value = b"x" * options.size
-    for number in range(options.records):
+    for index in range(options.records):
         while True:
             try:
-                producer.produce(options.topic, value, partition=options.partition, on_delivery=delivered)
+                producer.produce(options.topic, value, partition=options.partition, on_delivery=on_delivery_report)
                 break
             except BufferError:
                 producer.poll(0.01)
-        if number & 1023 == 0:
+        if index & 1023 == 0:
             producer.poll(0)
     unsent = producer.flush(600)
     print(json.dumps({"cpu": watch.read(options.records)[1]}))

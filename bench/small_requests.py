@@ -12,9 +12,9 @@ from bench.sides import Side
 from tests.support import wire
 
 CONNECTIONS = 32
-SECONDS = 5.0
-WARM_UP = 15.0
-VERSION = 7
+DURATION_S = 5.0
+WARM_UP_S = 15.0
+PRODUCE_VERSION = 7
 
 
 class Requester(asyncio.Protocol):
@@ -22,8 +22,8 @@ class Requester(asyncio.Protocol):
 
     def __init__(self, request: bytes) -> None:
         self._request = request
-        self._pending = b""
-        self._stopped = False
+        self._received = b""
+        self._is_stopped = False
         self.responses = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,23 +31,23 @@ class Requester(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._pending += data
-        if len(self._pending) < 4 or len(self._pending) < 4 + int.from_bytes(self._pending[:4], "big"):
+        self._received += data
+        if len(self._received) < 4 or len(self._received) < 4 + int.from_bytes(self._received[:4], "big"):
             return
-        self._pending = b""
+        self._received = b""
         self.responses += 1
-        if not self._stopped:
+        if not self._is_stopped:
             self._transport.write(self._request)
 
     def stop(self) -> None:
-        self._stopped = True
+        self._is_stopped = True
         self._transport.close()
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
     rates: dict[tuple[str, int], float] = {}
 
-    def once(side: Side, index: int, seconds: float = SECONDS) -> float:
+    def once(side: Side, index: int, seconds: float = DURATION_S) -> float:
         """Return the requests per second of broker CPU time."""
         start_cpu = side.cpu_seconds()
         responses = light.run(lambda: _responses(side, seconds))
@@ -56,7 +56,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         side.new_topic("benchmark")
-        once(side, -1, WARM_UP)
+        once(side, -1, WARM_UP_S)
     per_core = in_pairs(sides, options.pairs, once, title="small requests per second of broker CPU time")
     what = f"one 100-byte record per request, {CONNECTIONS} connections: requests per broker core"
     return [
@@ -66,8 +66,8 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
 
 async def _responses(side: Side, seconds: float) -> int:
-    body = wire.produce_request("benchmark", 0, wire.batch([b"x" * 100]), version=VERSION)
-    request = wire.request(wire.PRODUCE, VERSION, body)
+    body = wire.produce_request("benchmark", 0, wire.batch([b"x" * 100]), version=PRODUCE_VERSION)
+    request = wire.request(wire.PRODUCE, PRODUCE_VERSION, body)
     loop = asyncio.get_running_loop()
     requesters = [
         (await loop.create_connection(lambda: Requester(request), *side.broker.address))[1] for _ in range(CONNECTIONS)

@@ -25,8 +25,8 @@ from bench.python_clients import ClientRow
 from tests.support import spark40
 
 JOBS = Path(__file__).parent / "spark_jobs.py"
-PER_PROCESS = 4
-WORDS_IN_A_LINE = 10
+ROUNDS_PER_PROCESS = 4
+WORDS_PER_LINE = 10
 VOCABULARY = 20_000
 SYLLABLES = ("ka", "ve", "lo", "mi", "stra", "ten", "Re", "du")
 CONNECTOR = f"the connector of Spark {spark40.VERSION}"
@@ -51,11 +51,11 @@ def run_sink(options: Options) -> list[Row]:
     from kavka.testing import Broker
 
     rows: list[Row] = []
-    for name, form, bar in (("at least once", "false", 0.7), ("exactly once", "true", 0.5)):
+    for name, exactly_once, bar in (("at least once", "false", 0.7), ("exactly once", "true", 0.5)):
         pairs = []
         for index in range(options.pairs):
             with Broker() as broker:
-                arguments = [f"out{index}", str(options.records), form]
+                arguments = [f"out{index}", str(options.records), exactly_once]
                 pairs.append(_pair("sink", broker.bootstrap_servers, arguments))
         rows.append(ClientRow(f"sink: 1000 B, one task, {name}", "records/s", pairs, f"≥ {bar} ×", bar))
     return rows
@@ -78,7 +78,7 @@ def run_word_count(options: Options) -> list[Row]:
     from kavka import Admin, NewTopic
     from kavka.testing import Broker
 
-    lines = max(1, options.records // WORDS_IN_A_LINE)
+    lines = max(1, options.records // WORDS_PER_LINE)
     pairs: list[tuple[float, float]] = []
     with Broker() as broker:
         servers = broker.bootstrap_servers
@@ -87,10 +87,14 @@ def run_word_count(options: Options) -> list[Row]:
         fill_lines(servers, "lines", lines)
         for index in range(options.pairs):
             rates = {}
-            for kind in ("streams", "by-hand") if index % 2 == 0 else ("by-hand", "streams"):
-                arguments = ["lines", str(lines), kind]
-                rates[kind] = _measure([sys.executable], "kavka", "", "word_count", servers, arguments, PER_PROCESS)
-                print(f"  word count, {lines:,} lines, {kind}: {rates[kind]:,.0f} lines/s", flush=True)
+            for implementation in ("streams", "by-hand") if index % 2 == 0 else ("by-hand", "streams"):
+                arguments = ["lines", str(lines), implementation]
+                rates[implementation] = _measure(
+                    [sys.executable], "kavka", "", "word_count", servers, arguments, ROUNDS_PER_PROCESS
+                )
+                print(
+                    f"  word count, {lines:,} lines, {implementation}: {rates[implementation]:,.0f} lines/s", flush=True
+                )
             pairs.append((rates["streams"], rates["by-hand"]))
     return [ClientRow("word count: streams compared with PySpark", "lines/s", pairs, "≥ 0.9 ×", 0.9)]
 
@@ -104,7 +108,7 @@ def fill_lines(servers: str, topic: str, count: int) -> None:
     weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
     with Producer(bootstrap_servers=servers, linger_ms=50, batch_size=200_000) as producer:
         for _ in range(count):
-            line = " ".join(generator.choices(words, cum_weights=weights, k=WORDS_IN_A_LINE))
+            line = " ".join(generator.choices(words, cum_weights=weights, k=WORDS_PER_LINE))
             producer.send(topic, line.encode())
 
 
@@ -138,7 +142,7 @@ def _trickle(servers: str, topic: str) -> Iterator[None]:
         thread.join()
 
 
-def _pair(job: str, servers: str, arguments: list[str], rounds: int = PER_PROCESS) -> tuple[float, float]:
+def _pair(job: str, servers: str, arguments: list[str], rounds: int = ROUNDS_PER_PROCESS) -> tuple[float, float]:
     kavka = _measure([sys.executable], "kavka", "", job, servers, arguments, rounds)
     peer_arguments = [*arguments[:-1], "false"] if job == "sink" else arguments
     peer = _measure(
@@ -151,13 +155,13 @@ def _pair(job: str, servers: str, arguments: list[str], rounds: int = PER_PROCES
 def _measure(
     interpreter: list[str], form: str, jars: str, job: str, servers: str, arguments: list[str], rounds: int
 ) -> float:
-    """Return the median of the rounds without the first."""
-    hidden = ("PYSPARK_PYTHON", "SPARK_HOME", *(() if form == "kavka" else ("PYTHONPATH",)))
-    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    """Run a job in a Spark process. Return the median of its rounds, without the first."""
+    removed_variables = ("PYSPARK_PYTHON", "SPARK_HOME", *(() if form == "kavka" else ("PYTHONPATH",)))
+    env = {name: value for name, value in os.environ.items() if name not in removed_variables}
     argv = [*interpreter, str(JOBS), job, form, jars, servers, str(rounds), *arguments]
     process = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
     if process.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+        raise RuntimeError(f"{' '.join(argv)} failed: {process.stderr[-3000:]}")
     figures = sorted(json.loads(lines[0][7:])[1:])
     return float(figures[len(figures) // 2])

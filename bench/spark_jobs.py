@@ -101,21 +101,21 @@ def latency(form, jars, servers, rounds, source_topic, sink_topic):
     return durations[10:]
 
 
-def word_count(form, jars, servers, rounds, topic, count, kind):
+def word_count(form, jars, servers, rounds, topic, count, implementation):
     """Return the lines/s of a word count with Kafka Streams or with PySpark.
 
     Both use the same source and sink, and write one record per word and micro-batch. PySpark writes
     counts as text, Streams as Kafka's Long.
     """
     spark = session(form, jars, 2)
-    run = {"streams": _word_count_with_streams, "by-hand": _word_count_by_hand}[kind]
+    run = {"streams": _word_count_with_streams, "by-hand": _word_count_by_hand}[implementation]
     rates = []
     for number in range(rounds):
         folder = tempfile.mkdtemp()
         started = time.perf_counter()
-        run(spark, servers, topic, f"{topic}-{kind}-{number}", folder)
+        run(spark, servers, topic, f"{topic}-{implementation}-{number}", folder)
         rates.append(int(count) / (time.perf_counter() - started))
-        print(kind, number, f"{rates[-1]:,.0f}", file=sys.stderr, flush=True)
+        print(implementation, number, f"{rates[-1]:,.0f}", file=sys.stderr, flush=True)
     return rates
 
 

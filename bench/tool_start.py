@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "bin" / "kafka-topics.sh"
 TOOL_JVM = ("-Xmx256M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 TOOL_JVM += ("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true")
 RUNS = 5
-"""Runs per value, which is their median. A single run is short and noisy."""
+"""Runs per measured value; the value is their median. A single run is short and noisy."""
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:

@@ -54,10 +54,10 @@ def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Optio
     producers_text = "one producer" if producers == 1 else f"{producers} concurrent producers"
     rates = in_pairs(sides, options.pairs, once, title=f"transactions of {producers_text}, per s")
     records = [(kavka * RECORDS, apache * RECORDS) for kavka, apache in rates]
-    used = paired(cpu, options.pairs)
+    cpu_times = paired(cpu, options.pairs)
     what = f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, {producers_text}"
     return [
         Row(what, "/s", rates, "≥ 1.0 ×", 1.0),
-        Row("records in them", "records/s", records),
-        Row("broker CPU time per transaction", "ms", used),
+        Row("records in these transactions", "records/s", records),
+        Row("broker CPU time per transaction", "ms", cpu_times),
     ]
