@@ -115,7 +115,7 @@ def test_a_third_party_client_manages_connectors(
     workers[0].wait_for_task("managed", "RUNNING")
     client.restart_connector("managed", include_tasks=True)
     workers[0].wait_for_task("managed", "RUNNING")
-    offsets = workers[0].ask("GET", "/connectors/managed/offsets")[1]["offsets"]
+    offsets = workers[0].request("GET", "/connectors/managed/offsets")[1]["offsets"]
     assert offsets[0]["partition"] == {"filename": str(folder / "managed.txt")}
     assert offsets[0]["offset"]["position"] == 4
     client.delete_connector("managed")
@@ -200,7 +200,7 @@ def test_an_invalid_record_goes_to_the_dead_letter_topic_or_fails_the_task(
         lambda: output.read_text().split() == ["1", "2", "3"], timeout=TIMEOUT_S, what="the next record", interval=0.5
     )
     for name in ("tolerant", "strict"):
-        assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
+        assert workers[0].request("DELETE", f"/connectors/{name}")[0] == 204
 
 
 def test_connectors_are_spread_over_workers_and_move_when_a_worker_is_killed(
@@ -237,7 +237,7 @@ def test_connectors_are_spread_over_workers_and_move_when_a_worker_is_killed(
     lines = [bytes(record.value).decode() for record in read_all(target, f"{topic}-{name}")]
     assert lines == [f"{name} {number}" for number in range(100)]
     for name in names:
-        assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
+        assert workers[0].request("DELETE", f"/connectors/{name}")[0] == 204
 
 
 def test_a_killed_single_worker_resumes_after_a_restart(
@@ -267,22 +267,22 @@ def test_a_killed_single_worker_resumes_after_a_restart(
     wait_until(
         lambda: len(read_all(target, f"{topic}-paused-source")) == 50, timeout=TIMEOUT_S, what="50 lines", interval=0.5
     )
-    assert worker.ask("PUT", "/connectors/paused-source/pause")[0] == 202
+    assert worker.request("PUT", "/connectors/paused-source/pause")[0] == 202
     worker.wait_for_task("paused-source", "PAUSED")
-    offsets = worker.ask("GET", "/connectors/paused-source/offsets")
+    offsets = worker.request("GET", "/connectors/paused-source/offsets")
     for name in names[1:]:
         with files[name].open("a") as file:
             file.write("".join(f"{number}\n" for number in range(50, 2000)))
     worker.kill_and_start()
     worker.wait_until_ready()
-    assert sorted(worker.ask("GET", "/connectors")[1]) == names
+    assert sorted(worker.request("GET", "/connectors")[1]) == names
     for name, state in zip(names, ("RUNNING", "RUNNING", "PAUSED"), strict=True):
         worker.wait_for_task(name, state)
     expect_lines(files["active-sink"], 2000)
     assert numbers(read_all(target, f"{topic}-active-source")) == list(range(2000))
-    assert worker.ask("GET", "/connectors/paused-source/offsets") == offsets
+    assert worker.request("GET", "/connectors/paused-source/offsets") == offsets
     assert numbers(read_all(target, f"{topic}-paused-source")) == list(range(50))
-    assert worker.ask("PUT", "/connectors/paused-source/resume")[0] == 202
+    assert worker.request("PUT", "/connectors/paused-source/resume")[0] == 202
     wait_until(
         lambda: len(read_all(target, f"{topic}-paused-source")) >= 2000, timeout=TIMEOUT_S, what="2000 lines",
         interval=0.5,

@@ -87,9 +87,9 @@ def test_a_distributed_worker_stores_configurations_states_and_offsets_in_topics
         with source_file.open("a") as file:
             file.write("".join(f"{number}\n" for number in range(500, 1000)))
         expect_lines(sink_file, 1000, worker.process)
-        assert worker.ask("PUT", "/connectors/in/pause")[0] == 202
+        assert worker.request("PUT", "/connectors/in/pause")[0] == 202
         worker.wait_for_task("in", "PAUSED")
-        offsets = worker.ask("GET", "/connectors/in/offsets")[1]["offsets"]
+        offsets = worker.request("GET", "/connectors/in/offsets")[1]["offsets"]
         assert [(offset["partition"], offset["offset"]["position"]) for offset in offsets] == [
             ({"filename": str(source_file)}, source_file.stat().st_size)
         ]

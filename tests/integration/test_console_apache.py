@@ -15,7 +15,7 @@ from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from tests.support import wire
 from tests.support.apache import ApacheKafka
 from tests.support.browser import browser, expect, page_of
-from tests.support.console import ConsoleProcess, opened, refused, send
+from tests.support.console import ConsoleProcess, open_details, send, submit_expecting_error
 from tests.support.messages import Messages
 from tests.support.processes import wait_until
 
@@ -68,13 +68,13 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
         expect(page.locator("h1")).to_be_visible()
         assert page.locator("#error").count() == 0, name
     page.goto("/c/default/topics")
-    create = opened(page, "create").locator("form")
+    create = open_details(page, "create").locator("form")
     create.get_by_label("Name").fill("orders")
     create.get_by_label("Replicas of each").fill("1")
     send(create, "Create", "orders")
 
     page.goto("/c/default/messages?topic=orders")
-    produce = opened(page, "produce").locator("form")
+    produce = open_details(page, "produce").locator("form")
     produce.locator("[name=value]").fill("<b>hello</b>")
     send(produce, "Produce", "offset 0")
     page.goto("/c/default/messages?topic=orders&text=hello")
@@ -94,7 +94,7 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
                 expect(page.locator("#figures")).to_contain_text(protocol)
             wait_until(lambda p=protocol: admin.group_state(p) == "Empty", timeout=60, what="an empty group")
             page.goto(f"/c/default/groups/one?group={protocol}")
-            opened(page, "reset")
+            open_details(page, "reset")
             send(page.locator("form#plan"), "Preview", "nothing has been changed yet")
             send(page.locator("form#set"), "Set these offsets", "were set")
             committed = admin.list_consumer_group_offsets(protocol)[TopicPartition("orders", 0)]
@@ -110,7 +110,7 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
         page.goto("/c/default/transactions?hanging=on&minutes=0")
         expect(page.locator("#transactions tr", has_text="pay-1")).to_contain_text("Ongoing")
         expect(page.locator("#hanging tr", has_text="orders-0")).to_contain_text("open")
-        terminate = opened(page, "terminate").locator("form").first
+        terminate = open_details(page, "terminate").locator("form").first
         terminate.locator("[name=confirm]").fill("pay-1")
         send(terminate, "Abort", "fenced")
         producer.close(5)
@@ -122,17 +122,17 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
     row.locator("summary").click()
     abort = row.locator("form")
     abort.locator("[name=confirm]").fill("orders")
-    refused(abort, "Abort", "type 'orders-0'")
+    submit_expecting_error(abort, "Abort", "type 'orders-0'")
     abort.locator("[name=confirm]").fill("orders-0")
     send(abort, "Abort", "producer 424242 in orders-0 was aborted")
-    refused(abort, "Abort", "no transaction is open")
+    submit_expecting_error(abort, "Abort", "no transaction is open")
     page.goto("/c/default/transactions?hanging=on&topic=orders&minutes=0")
     expect(page.locator("#hanging table")).to_contain_text("Nothing is open")
 
     page.goto("/c/default/topics/orders/actions")
-    delete = opened(page, "delete").locator("form")
+    delete = open_details(page, "delete").locator("form")
     delete.locator("[name=confirm]").fill("order")
-    refused(delete, "Delete the topic", "type 'orders'")
+    submit_expecting_error(delete, "Delete the topic", "type 'orders'")
     delete.locator("[name=confirm]").fill("orders")
     send(delete, "Delete the topic", "orders")
     page.goto("/c/default/topics")

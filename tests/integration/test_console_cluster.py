@@ -14,7 +14,7 @@ from kavka.client.admin.types import ConfigResource
 from tests.support.apache import ApacheKafka
 from tests.support.browser import PHONE, browser, expect, page_of
 from tests.support.cluster import KavkaCluster
-from tests.support.console import ConsoleProcess, of_default, opened, refused, send
+from tests.support.console import ConsoleProcess, of_default, open_details, send, submit_expecting_error
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
@@ -117,16 +117,16 @@ def wait_for_rate(page: Page) -> list[float | None]:
 
 def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin, console):
     page.goto("/c/default/topics")
-    create = opened(page, "create")
+    create = open_details(page, "create")
     create.locator("[name='name']").fill("not a name")
-    refused(create, "Create", "letters, digits")
+    submit_expecting_error(create, "Create", "letters, digits")
     create.locator("[name='name']").fill("orders")
     create.locator("[name='partitions']").fill("3")
     create.locator("[name='replication']").fill("7")
-    refused(create, "Create", "replication factor of 7")
+    submit_expecting_error(create, "Create", "replication factor of 7")
     create.locator("[name='replication']").fill("2")
     create.locator("[name='configs.retention.ms']").fill("soon")
-    refused(create, "Create", "retention.ms")
+    submit_expecting_error(create, "Create", "retention.ms")
     create.locator("[name='configs.retention.ms']").fill("3600000")
     send(create, "Create", "orders was created with 3 partitions")
     expect(page).to_have_url(re.compile(r"/topics/orders$"))
@@ -144,14 +144,14 @@ def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin,
     expect(row).to_contain_text("set for this topic")
     expect(page.locator("tr[data-text='cleanup.policy']")).to_be_hidden()
     row.get_by_label("retention.ms").fill("-5")
-    refused(row, "Save", "retention.ms: -5 is not allowed, it must be at least -1")
+    submit_expecting_error(row, "Save", "retention.ms: -5 is not allowed, it must be at least -1")
     row.get_by_label("retention.ms").fill("7200000")
     send(row, "Save", "retention.ms is 7200000")
     send(page.locator("tr[data-text='retention.ms']"), "Default", "was reset")
     stale_row = page.locator("tr[data-text='max.message.bytes']")
     admin.incremental_alter_configs({ConfigResource.topic("orders"): {"max.message.bytes": "2000"}})
     stale_row.get_by_label("max.message.bytes").fill("3000")
-    refused(stale_row, "Save", "has changed since the page was loaded")
+    submit_expecting_error(stale_row, "Save", "has changed since the page was loaded")
 
     page.get_by_role("link", name="Actions", exact=True).click()
     add_partitions = page.locator("#partitions")
@@ -159,23 +159,25 @@ def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin,
     send(add_partitions, "Add partitions", "orders has 5 partitions")
     expect(page.locator("#partitions tbody tr")).to_have_count(5)
     page.get_by_role("link", name="Actions", exact=True).click()
-    empty = opened(page, "empty")
+    empty = open_details(page, "empty")
     empty.get_by_label("to confirm").fill("order")
-    refused(empty, "Delete all messages", "type 'orders' to confirm; nothing was done")
+    submit_expecting_error(empty, "Delete all messages", "type 'orders' to confirm; nothing was done")
     empty.get_by_label("to confirm").fill("orders")
     send(empty, "Delete all messages", "orders is empty")
     expect(figure(page, "Messages")).to_have_text("0")
 
     page.get_by_role("link", name="Actions", exact=True).click()
-    delete = opened(page, "delete")
+    delete = open_details(page, "delete")
     admin.delete_topics(["orders"])
     wait_until(lambda: "orders" not in admin.list_topics(), timeout=TIMEOUT_S, what="the topic is deleted")
     admin.create_topics([NewTopic("orders", 5, 1)])
     delete.get_by_label("to confirm").fill("orders")
-    refused(delete, "Delete the topic", "has changed since the page was loaded: reload it; nothing was done")
+    submit_expecting_error(
+        delete, "Delete the topic", "has changed since the page was loaded: reload it; nothing was done"
+    )
     assert "orders" in admin.list_topics()
     page.reload()
-    delete = opened(page, "delete")
+    delete = open_details(page, "delete")
     delete.get_by_label("to confirm").fill("orders")
     send(delete, "Delete the topic", "orders was deleted")
     expect(page).to_have_url(re.compile(r"/topics$"))
@@ -220,7 +222,7 @@ def test_partitions_are_moved_as_planned_and_a_move_can_be_cancelled(page, clust
     run = page.locator("#run")
     expect(run.locator("tbody tr")).to_have_count(2)
     run.get_by_label("Brokers of partition 0").fill("2, 2")
-    refused(run, "Run the plan", "partition 0 would have two replicas on a broker")
+    submit_expecting_error(run, "Run the plan", "partition 0 would have two replicas on a broker")
     run.get_by_label("Brokers of partition 0").fill("1, 2")
     run.get_by_label("Brokers of partition 1").fill("2, 1")
     run.get_by_label("Throttle").fill("10000")
@@ -261,7 +263,7 @@ def test_dynamic_broker_settings_are_changed_and_reset(page, admin, console):
     expect(static_row.get_by_role("button")).to_have_count(0)
     row = page.locator("tr[data-text='log.retention.ms']")
     row.get_by_label("log.retention.ms").fill("x")
-    refused(row, "Save", "log.retention.ms")
+    submit_expecting_error(row, "Save", "log.retention.ms")
     row.get_by_label("log.retention.ms").fill("1234567")
     send(row, "Save", "log.retention.ms is 1234567")
     broker = ConfigResource.broker(1)
@@ -274,12 +276,12 @@ def test_dynamic_broker_settings_are_changed_and_reset(page, admin, console):
 
 def test_alert_rules_are_added_disabled_and_deleted(page, console):
     page.goto("/c/default/alerts")
-    add = opened(page, "add")
+    add = open_details(page, "add")
     add.locator("[name=kind]").select_option("disk")
     add.locator("[name=threshold]").fill("0")
     add.locator("[name=webhook]").evaluate("input => { input.type = 'text' }")
     add.locator("[name=webhook]").fill("javascript:alert(1)")
-    refused(add, "Add", "starts with http:// or https://")
+    submit_expecting_error(add, "Add", "starts with http:// or https://")
     add.locator("[name=webhook]").fill("")
     send(add, "Add", "the rule was added")
     expect(page.locator("#active")).to_contain_text("% full")
@@ -292,7 +294,7 @@ def test_alert_rules_are_added_disabled_and_deleted(page, console):
     row = page.locator("#rules tbody tr").last
     row.get_by_text("Delete", exact=True).first.click()
     row.get_by_label("to confirm").fill("nope")
-    refused(row.locator("details"), "Delete", "to confirm; nothing was done")
+    submit_expecting_error(row.locator("details"), "Delete", "to confirm; nothing was done")
     rule_id = row.locator("td").first.inner_text()
     row.get_by_label("to confirm").fill(rule_id)
     send(row.locator("details"), "Delete", "the rule was deleted")
@@ -354,12 +356,12 @@ def test_pages_fit_a_phone_and_work_with_the_keyboard(chromium, console, flow):
 def test_pages_work_without_javascript(chromium, console, admin):
     with page_of(chromium, console.origin, java_script_enabled=False) as (page, _):
         page.goto("/c/default/topics")
-        create = opened(page, "create")
+        create = open_details(page, "create")
         create.locator("[name='name']").fill("no script")
         create.get_by_role("button", name="Create").click()
         assert "letters, digits" in page.locator("#error").inner_text()
         page.get_by_role("link", name="Back to the page").click()
-        create = opened(page, "create")
+        create = open_details(page, "create")
         create.locator("[name='name']").fill("plain")
         create.get_by_role("button", name="Create").click()
         assert "plain was created" in page.locator("#said").inner_text()

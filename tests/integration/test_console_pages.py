@@ -18,7 +18,7 @@ from kavka import Admin, Consumer, KafkaError, NewTopic, Producer, jobs
 from kavka.common.types import TopicPartition
 from tests.support.browser import PHONE, browser, expect, page_of
 from tests.support.cluster import KavkaCluster
-from tests.support.console import ConsoleProcess, opened, refused, send
+from tests.support.console import ConsoleProcess, open_details, send, submit_expecting_error
 from tests.support.processes import ManagedProcess, wait_until
 from tests.support.zookeeper import ZooKeeper
 
@@ -121,8 +121,8 @@ def console(
 
 @pytest.fixture
 def page(chromium: Browser, console: ConsoleProcess) -> Iterator[Page]:
-    """A browser page. After the test no dialog may have opened, no script may have failed and no
-    other host may have been contacted."""
+    """A browser page. The test fails if a dialog opened, a script failed or another host was
+    contacted."""
     with page_of(chromium, console.origin) as (browser_page, watch):
         yield browser_page
         watch.check()
@@ -317,29 +317,29 @@ def test_a_message_is_produced_copied_and_shown_by_a_live_tail(
     wait_for_topic(console, topic)
     page.goto(f"/c/default/messages?topic={topic}&start=tail")
     expect(page.locator("#notice")).to_contain_text("waiting")
-    form = opened(page, "produce").locator("form")
+    form = open_details(page, "produce").locator("form")
     form.locator("[name=value_format]").select_option("json")
     form.locator("[name=value]").fill('{"a": ')
-    refused(form, "Produce", "value is not json")
+    submit_expecting_error(form, "Produce", "value is not json")
     form.locator("[name=value]").fill('{"a": 1}')
     form.locator("[name=key_format]").select_option("text")
     form.locator("[name=key]").fill("first")
     form.locator("[name=partition]").fill("9")
-    refused(form, "Produce", "has 2 partitions")
+    submit_expecting_error(form, "Produce", "has 2 partitions")
     form.locator("[name=partition]").fill("1")
     form.locator("[name=headers]").fill("origin: console")
     send(form, "Produce", "partition 1, offset 0")
     expect(result_rows(page)).to_have_count(1)
     expect(result_rows(page)).to_contain_text('{"a": 1}')
     form.locator("[name=topic]").fill("__consumer_offsets")
-    refused(form, "Produce", "internal|there is no topic")
+    submit_expecting_error(form, "Produce", "internal|there is no topic")
     page.get_by_role("button", name="Stop").click()
     wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the tail")
 
     result_rows(page).get_by_role("link").click()
-    copy = opened(page, "copy").locator("form")
+    copy = open_details(page, "copy").locator("form")
     copy.locator("[name=to_topic]").fill("no-such-topic")
-    refused(copy, "Copy", "there is no topic")
+    submit_expecting_error(copy, "Copy", "there is no topic")
     copy.locator("[name=to_topic]").fill(topic)
     copy.locator("[name=to_partition]").fill("0")
     send(copy, "Copy", "partition 0, offset 0")
@@ -371,7 +371,7 @@ def test_a_search_shows_results_while_it_runs_and_can_be_stopped(
     page.goto(f"/c/default/messages?topic={topic}&start=oldest&path=$.needle == 1")
     expect(result_rows(page)).to_have_count(1)
     page.goto("/c/default/groups")
-    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search with its page")
+    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search after its page was closed")
 
 
 def test_records_of_internal_topics_are_decoded(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
@@ -416,11 +416,11 @@ def test_a_group_is_shown_with_its_members_and_its_lag(
         expect(page.locator("#members")).to_contain_text(f"{topic}: 0-1")
         expect(page.locator("#figures")).to_contain_text("Stable")
         expect(page.locator("#lag canvas, #lag p")).to_be_visible()
-        reset = opened(page, "reset")
-        refused(reset.locator("form#plan"), "Preview", "Stable.*no members")
-        delete = opened(page, "delete").locator("form")
+        reset = open_details(page, "reset")
+        submit_expecting_error(reset.locator("form#plan"), "Preview", "Stable.*no members")
+        delete = open_details(page, "delete").locator("form")
         delete.locator("[name=confirm]").fill(group)
-        refused(delete, "Delete", "Stable.*no members")
+        submit_expecting_error(delete, "Delete", "Stable.*no members")
 
 
 def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
@@ -432,7 +432,7 @@ def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster
 
     def preview(method: str, value: str = "", topics: str = "", file: str = "") -> list[str]:
         page.goto("/c/default/groups/one?group=again")
-        opened(page, "reset")
+        open_details(page, "reset")
         plan = page.locator("form#plan")
         plan.locator("[name=way]").select_option(method)
         for name, text in (("value", value), ("topics", topics), ("file", file)):
@@ -466,7 +466,7 @@ def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster
     # The committed offsets changed after the preview.
     preview("to-latest")
     admin.alter_consumer_group_offsets("again", {first: 1})
-    refused(page.locator("form#set"), "Set these offsets", "changed since")
+    submit_expecting_error(page.locator("form#set"), "Set these offsets", "changed since")
     assert committed() == [1, 0]
     for method, value, topics, message in (
         ("shift-by", "a few", "", "not a number"),
@@ -479,29 +479,29 @@ def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster
         ("from-file", "", "", "no line"),
     ):
         page.goto("/c/default/groups/one?group=again")
-        opened(page, "reset")
+        open_details(page, "reset")
         plan = page.locator("form#plan")
         plan.locator("[name=way]").select_option(method)
         plan.locator("[name=value]").fill(value)
         plan.locator("[name=topics]").fill(topics)
-        refused(plan, "Preview", message)
+        submit_expecting_error(plan, "Preview", message)
     assert committed() == [1, 0]
 
     page.goto("/c/default/groups/one?group=again")
-    forget = opened(page, "forget").locator("form")
+    forget = open_details(page, "forget").locator("form")
     forget.locator("[name=confirm]").fill("agian")
-    refused(forget, "Forget", "type 'again'")
+    submit_expecting_error(forget, "Forget", "type 'again'")
     forget.locator("[name=confirm]").fill(topic)
     send(forget, "Forget", "deleted")
     assert committed() == []
     admin.alter_consumer_group_offsets("again", {first: 1})
     page.goto("/c/default/groups/one?group=again")
-    delete = opened(page, "delete").locator("form")
+    delete = open_details(page, "delete").locator("form")
     admin.alter_consumer_group_offsets("again", {first: 2})
     delete.locator("[name=confirm]").fill("again")
-    refused(delete, "Delete", "changed since")
+    submit_expecting_error(delete, "Delete", "changed since")
     page.goto("/c/default/groups/one?group=again")
-    delete = opened(page, "delete").locator("form")
+    delete = open_details(page, "delete").locator("form")
     delete.locator("[name=confirm]").fill("again")
     send(delete, "Delete", "deleted")
     assert "again" not in [group.group_id for group in admin.list_groups()]
@@ -524,9 +524,9 @@ def test_an_open_transaction_is_shown_and_aborted(page: Page, cluster: KavkaClus
     expect(page.locator("#producers table")).to_contain_text("0")
     page.goto(f"/c/default/transactions?hanging=on&topic={topic}&minutes=0")
     expect(page.locator("#hanging tr", has_text="paid-0")).to_contain_text("open")
-    terminate = opened(page, "terminate").locator("form").first
+    terminate = open_details(page, "terminate").locator("form").first
     terminate.locator("[name=confirm]").fill("payments")
-    refused(terminate, "Abort", "type 'payments-1'")
+    submit_expecting_error(terminate, "Abort", "type 'payments-1'")
     terminate.locator("[name=confirm]").fill("payments-1")
     send(terminate, "Abort", "fenced")
     with pytest.raises(KafkaError):
@@ -591,9 +591,9 @@ def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
         )  # fmt: skip
         page.goto("/c/default/messages?topic=alone")
         expect(page.locator("#failed")).to_contain_text("none of the partitions has a leader")
-        form = opened(page, "produce").locator("form")
+        form = open_details(page, "produce").locator("form")
         form.locator("[name=value]").fill("not accepted")
-        refused(form, "Produce", r"\w\w")
+        submit_expecting_error(form, "Produce", r"\w\w")
         page.goto("/c/default/messages?topic=half&start=oldest")
         expect(page.locator("#notice")).to_contain_text("not read, because there is no leader: partition 1")
         wait_for_end_of_search(page)

@@ -418,7 +418,7 @@ def test_a_producer_can_be_fenced(admin: Admin, target: Target, topic: str) -> N
         assert admin.describe_transactions(name)[name].state in ("CompleteAbort", "Empty")
         with pytest.raises(KafkaError):
             producer.commit_transaction(60)
-    assert read_values(target.bootstrap_servers, topic, committed=True) == []
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == []
 
 
 def test_a_hanging_transaction_can_be_aborted(admin: Admin, target: Target, topic: str) -> None:

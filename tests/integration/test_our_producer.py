@@ -378,7 +378,7 @@ def test_a_transaction_is_atomic(target: Target, topic: str) -> None:
         with pytest.raises(IllegalState):
             producer.commit_transaction()
     committed = [b"committed %d" % i for i in range(0, 10, 2)]
-    assert read_values(target.bootstrap_servers, topic, committed=True) == [*committed, b"last"]
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == [*committed, b"last"]
     assert b"aborted" in read_values(target.bootstrap_servers, topic)
 
 
@@ -415,7 +415,7 @@ def test_a_second_producer_with_the_same_transactional_id_fences_the_first(targe
         second.begin_transaction()
         second.send(topic, b"second")
         second.commit_transaction(60)
-    assert read_values(target.bootstrap_servers, topic, committed=True) == [b"second"]
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == [b"second"]
 
 
 def test_a_failed_record_fails_the_transaction_until_it_is_aborted(target: Target, topic: str) -> None:
@@ -433,7 +433,7 @@ def test_a_failed_record_fails_the_transaction_until_it_is_aborted(target: Targe
         producer.begin_transaction()
         producer.send(topic, b"after")
         producer.commit_transaction(60)
-    assert read_values(target.bootstrap_servers, topic, committed=True) == [b"after"]
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == [b"after"]
 
 
 def test_closing_in_a_transaction_aborts_it(target: Target, topic: str) -> None:
@@ -442,7 +442,7 @@ def test_closing_in_a_transaction_aborts_it(target: Target, topic: str) -> None:
     producer.begin_transaction()
     producer.send(topic, b"x").get(30)
     producer.close(30)
-    assert read_values(target.bootstrap_servers, topic, committed=True) == []
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == []
 
 
 def test_transactions_require_a_transactional_id(producer: Producer) -> None:
@@ -506,4 +506,4 @@ def test_the_asyncio_producer_commits_and_aborts_transactions(target: Target, to
             await producer.abort_transaction(60)
 
     asyncio.run(work())
-    assert read_values(target.bootstrap_servers, topic, committed=True) == [b"yes"]
+    assert read_values(target.bootstrap_servers, topic, read_committed=True) == [b"yes"]

@@ -123,7 +123,7 @@ def test_transactions_survive_kills_of_the_broker(own_broker: Target, topic: str
         own_broker.start()
     stop.set()
     sending.result(120)
-    assert read_values(own_broker.bootstrap_servers, topic, committed=True) == committed
+    assert read_values(own_broker.bootstrap_servers, topic, read_committed=True) == committed
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -60,44 +60,44 @@ def both43(cluster: Cluster, apache43: ApacheTools) -> SideBySide:
 
 
 def create_topics(both: SideBySide, *options: str) -> None:
-    both.does_same("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT, *options)
-    both.settle(3)
+    both.assert_same_effect("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT, *options)
+    both.wait_until_in_sync(3)
 
 
 def test_topics_prints_the_output_of_kafkas_tool(both43: SideBySide) -> None:
     both = both43
-    created = both.does_same(
+    created = both.assert_same_effect(
         "topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT,
         "--config", "retention.ms=3600000", "--config", "cleanup.policy=compact",
     )  # fmt: skip
     assert created == f"Created topic {both.names['ours']}.\n"
-    both.settle(3)
-    both.does_same("topics", "--create", "--topic", "{t}", "--if-not-exists")
-    both.looks_same("topics", "--list")
-    assert both.looks_same("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
-    described = both.looks_same("topics", "--describe", "--topic", "{t}")
+    both.wait_until_in_sync(3)
+    both.assert_same_effect("topics", "--create", "--topic", "{t}", "--if-not-exists")
+    both.assert_same_output("topics", "--list")
+    assert both.assert_same_output("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
+    described = both.assert_same_output("topics", "--describe", "--topic", "{t}")
     page_size = ("--partition-size-limit-per-response", "1")
-    assert both.looks_same("topics", "--describe", *page_size, "--topic", "{t}") == described
+    assert both.assert_same_output("topics", "--describe", *page_size, "--topic", "{t}") == described
     assert described.count("\n\tTopic:") == 3
-    both.looks_same("topics", "--describe", "--exclude-internal", order=False)
-    both.looks_same("topics", "--describe", "--topics-with-overrides", order=False)
+    both.assert_same_output("topics", "--describe", "--exclude-internal", ordered=False)
+    both.assert_same_output("topics", "--describe", "--topics-with-overrides", ordered=False)
     filters = ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions")
     for options in (*((name,) for name in filters), filters):
-        assert both.looks_same("topics", "--describe", "--topic", "{t}", *options) == ""
-    assert both.looks_same("topics", "--describe", "--topic", "nothing", "--if-exists") == ""
+        assert both.assert_same_output("topics", "--describe", "--topic", "{t}", *options) == ""
+    assert both.assert_same_output("topics", "--describe", "--topic", "nothing", "--if-exists") == ""
     arguments = ("--topic", "{t}", "--partitions", "4")
-    both.does_same("topics", "--alter", *arguments, "--replica-assignment", f"{ASSIGNMENT},0:2")
-    both.settle(4)
-    both.does_same("topics", "--describe", "--topic", "{t}")
-    both.fails_same("topics", "--create", "--topic", "{t}")
-    both.fails_same("topics", "--alter", "--topic", "{t}", "--partitions", "2")
-    both.fails_same("topics", "--describe", "--topic", "nothing")
-    both.fails_same("topics", "--delete", "--topic", "nothing")
-    both.fails_same("topics", "--create", "--topic", "{t}-2", "--replication-factor", "9")
-    both.fails_same("topics", "--create", "--topic", "{t}-2", "--partitions", "0")
-    both.fails_same("topics", "--create", "--topic", "a name", says="a name")
-    both.fails_same("topics", "--create", "--topic", "{t}-2", "--config", "nonsense=1", says="nonsense")
-    both.does_same("topics", "--delete", "--topic", "{t}")
+    both.assert_same_effect("topics", "--alter", *arguments, "--replica-assignment", f"{ASSIGNMENT},0:2")
+    both.wait_until_in_sync(4)
+    both.assert_same_effect("topics", "--describe", "--topic", "{t}")
+    both.assert_same_failure("topics", "--create", "--topic", "{t}")
+    both.assert_same_failure("topics", "--alter", "--topic", "{t}", "--partitions", "2")
+    both.assert_same_failure("topics", "--describe", "--topic", "nothing")
+    both.assert_same_failure("topics", "--delete", "--topic", "nothing")
+    both.assert_same_failure("topics", "--create", "--topic", "{t}-2", "--replication-factor", "9")
+    both.assert_same_failure("topics", "--create", "--topic", "{t}-2", "--partitions", "0")
+    both.assert_same_failure("topics", "--create", "--topic", "a name", message="a name")
+    both.assert_same_failure("topics", "--create", "--topic", "{t}-2", "--config", "nonsense=1", message="nonsense")
+    both.assert_same_effect("topics", "--delete", "--topic", "{t}")
     both.wait_until_deleted()
 
 
@@ -112,7 +112,7 @@ def test_topics_prints_the_output_of_kafkas_tool(both43: SideBySide) -> None:
     ],
 )
 def test_topics_rejects_invalid_command_lines(both39: SideBySide, args: tuple[str, ...]) -> None:
-    both39.fails_same("topics", *args)
+    both39.assert_same_failure("topics", *args)
 
 
 def test_configs_changes_and_prints_topic_settings_as_kafkas_tool(both39: SideBySide) -> None:
@@ -120,21 +120,25 @@ def test_configs_changes_and_prints_topic_settings_as_kafkas_tool(both39: SideBy
     create_topics(both)
     topic = ("--entity-type", "topics", "--entity-name", "{t}")
     added = "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]"
-    assert both.does_same("configs", "--alter", *topic, *added) == (
+    assert both.assert_same_effect("configs", "--alter", *topic, *added) == (
         f"Completed updating config for topic {both.names['ours']}.\n"
     )
     java_topic = ConfigResource.topic(both.names["java"])
     both.wait_everywhere(lambda admin: setting(admin, java_topic, "retention.ms") == "12345", "the settings")
-    both.looks_same("configs", "--describe", *topic)
-    both.looks_same("configs", "--describe", *topic, "--all")
-    both.looks_same("configs", "--describe", "--topic", "{t}")
-    both.does_same("configs", "--alter", "--topic", "{t}", "--delete-config", "retention.ms")
-    both.fails_same("configs", "--alter", "--topic", "{t}", "--delete-config", "segment.ms", says="segment.ms")
-    both.fails_same("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense=1", says="nonsense")
-    both.fails_same("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense", says='"key=val"')
-    both.fails_same("configs", "--alter", "--topic", "nothing", "--add-config", "retention.ms=1", says="nothing")
-    both.fails_same("configs", "--describe")
-    both.fails_same("configs", "--alter", "--topic", "{t}")
+    both.assert_same_output("configs", "--describe", *topic)
+    both.assert_same_output("configs", "--describe", *topic, "--all")
+    both.assert_same_output("configs", "--describe", "--topic", "{t}")
+    both.assert_same_effect("configs", "--alter", "--topic", "{t}", "--delete-config", "retention.ms")
+    both.assert_same_failure(
+        "configs", "--alter", "--topic", "{t}", "--delete-config", "segment.ms", message="segment.ms"
+    )
+    both.assert_same_failure("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense=1", message="nonsense")
+    both.assert_same_failure("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense", message='"key=val"')
+    both.assert_same_failure(
+        "configs", "--alter", "--topic", "nothing", "--add-config", "retention.ms=1", message="nothing"
+    )
+    both.assert_same_failure("configs", "--describe")
+    both.assert_same_failure("configs", "--alter", "--topic", "{t}")
 
 
 def setting(admin: Admin, resource: ConfigResource, name: str) -> str | None:
@@ -146,12 +150,12 @@ def test_configs_changes_and_prints_broker_settings_as_kafkas_tool(both39: SideB
     both = both39
     for entity in (("--entity-name", "1"), ("--entity-default",)):
         brokers = ("--entity-type", "brokers", *entity)
-        both.does_same("configs", "--alter", *brokers, "--add-config", "message.max.bytes=99999")
-    both.looks_same("configs", "--describe", "--entity-type", "brokers")
-    both.looks_same("configs", "--describe", "--broker", "1")
-    both.looks_same("configs", "--describe", "--broker", "1", "--all")
-    both.looks_same("configs", "--describe", "--broker-defaults")
-    both.looks_same("configs", "--describe", "--broker-logger", "0")
+        both.assert_same_effect("configs", "--alter", *brokers, "--add-config", "message.max.bytes=99999")
+    both.assert_same_output("configs", "--describe", "--entity-type", "brokers")
+    both.assert_same_output("configs", "--describe", "--broker", "1")
+    both.assert_same_output("configs", "--describe", "--broker", "1", "--all")
+    both.assert_same_output("configs", "--describe", "--broker-defaults")
+    both.assert_same_output("configs", "--describe", "--broker-logger", "0")
     for entity in (("--broker", "1"), ("--broker-defaults",)):
         # Only our tool removes the setting: a second removal would fail. The removal also fails
         # until the broker has received the setting.
@@ -160,7 +164,7 @@ def test_configs_changes_and_prints_broker_settings_as_kafkas_tool(both39: SideB
             lambda removal=removal: run_kavka("configs", *removal, "--delete-config", "message.max.bytes").code == 0,
             timeout=60, what="the setting to be removed",
         )  # fmt: skip
-    both.fails_same("configs", "--describe", "--broker", "one", says="one")
+    both.assert_same_failure("configs", "--describe", "--broker", "one", message="one")
 
 
 def test_configs_changes_and_prints_group_settings_as_kafkas_tool(both43: SideBySide) -> None:
@@ -168,26 +172,28 @@ def test_configs_changes_and_prints_group_settings_as_kafkas_tool(both43: SideBy
     added = ("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=7000")
     if isinstance(both.cluster, ApacheCluster):
         # 3.9 with ZooKeeper has no settings of groups.
-        both.fails_same("configs", *added, says="Unknown resource type 32")
+        both.assert_same_failure("configs", *added, message="Unknown resource type 32")
         return
-    both.looks_same("configs", "--describe", *group)
-    both.does_same("configs", *added)
+    both.assert_same_output("configs", "--describe", *group)
+    both.assert_same_effect("configs", *added)
     for name in both.names.values():
         resource = ConfigResource.group(f"g-{name}")
         both.wait_everywhere(
             lambda admin, r=resource: setting(admin, r, "consumer.heartbeat.interval.ms") == "7000",  # type: ignore[misc]
             f"the settings of {resource.name}",
         )
-    both.looks_same("configs", "--describe", *group)
-    both.looks_same("configs", "--describe", "--group", "{g}", "--all")
-    both.looks_same("configs", "--describe", "--entity-type", "groups", order=False)
-    both.does_same("configs", "--describe", "--group", "{g}")
+    both.assert_same_output("configs", "--describe", *group)
+    both.assert_same_output("configs", "--describe", "--group", "{g}", "--all")
+    both.assert_same_output("configs", "--describe", "--entity-type", "groups", ordered=False)
+    both.assert_same_effect("configs", "--describe", "--group", "{g}")
     for invalid in ("consumer.session.timeout.ms=44999", "consumer.heartbeat.interval.ms=15001", "nonsense=1"):
-        both.fails_same("configs", "--alter", *group, "--add-config", invalid, says=invalid.partition("=")[0])
+        both.assert_same_failure(
+            "configs", "--alter", *group, "--add-config", invalid, message=invalid.partition("=")[0]
+        )
     everything = ("--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms,nonsense")
     for _ in range(2):
-        both.does_same("configs", "--alter", "--group", "{g}", *everything)
-    both.looks_same("configs", "--describe", *group)
+        both.assert_same_effect("configs", "--alter", "--group", "{g}", *everything)
+    both.assert_same_output("configs", "--describe", *group)
 
 
 def test_user_settings_are_rejected_with_a_message(both39: SideBySide) -> None:
@@ -246,13 +252,13 @@ def test_consumer_groups_prints_members_and_offsets_as_kafkas_tool(both43: SideB
         for option in ("--offsets", "--members", "--state"):
             for group in groups:
                 describe = ("consumer-groups", "--describe", "--group", group, option)
-                assert group in both.looks_same(*describe)
-                assert group in both.looks_same(*describe, "--verbose")
-        both.looks_same("consumer-groups", "--list", order=False)
-        both.looks_same("consumer-groups", "--list", "--state", order=False)
-        both.looks_same("consumer-groups", "--list", "--state", "--type", order=False)
+                assert group in both.assert_same_output(*describe)
+                assert group in both.assert_same_output(*describe, "--verbose")
+        both.assert_same_output("consumer-groups", "--list", ordered=False)
+        both.assert_same_output("consumer-groups", "--list", "--state", ordered=False)
+        both.assert_same_output("consumer-groups", "--list", "--state", "--type", ordered=False)
         for filters in ((), ("--consumer",), ("--group-type", "classic"), ("--protocol", "consumer"), ("--share",)):
-            both.looks_same("groups", "--list", *filters, order=False)
+            both.assert_same_output("groups", "--list", *filters, ordered=False)
         rejected = run_kavka("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
                        "--all-topics", "--to-earliest", "--execute")  # fmt: skip
         assert rejected.code == 1
@@ -262,9 +268,9 @@ def test_consumer_groups_prints_members_and_offsets_as_kafkas_tool(both43: SideB
         wait_until(
             lambda: admin.describe_consumer_groups(groups[0])[groups[0]].state == "Empty", timeout=60, what="no member"
         )
-    both.looks_same("consumer-groups", "--describe", "--group", groups[0])
-    both.looks_same("consumer-groups", "--describe", "--group", groups[0], "--members")
-    both.looks_same("consumer-groups", "--describe", "--group", groups[0], "--state")
+    both.assert_same_output("consumer-groups", "--describe", "--group", groups[0])
+    both.assert_same_output("consumer-groups", "--describe", "--group", groups[0], "--members")
+    both.assert_same_output("consumer-groups", "--describe", "--group", groups[0], "--state")
 
 
 def test_group_offsets_are_reset_with_every_option(both43: SideBySide, tmp_path: Path) -> None:
@@ -278,7 +284,7 @@ def test_group_offsets_are_reset_with_every_option(both43: SideBySide, tmp_path:
     reset = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}")
 
     def same(*args: str) -> str:
-        return both.does_same(*reset, *args, order=False)
+        return both.assert_same_effect(*reset, *args, ordered=False)
 
     assert same("--to-latest", "--execute").count(" 10\n") == 3
     assert same("--shift-by", "-4", "--execute").count(" 6\n") == 3
@@ -290,21 +296,21 @@ def test_group_offsets_are_reset_with_every_option(both43: SideBySide, tmp_path:
     assert "Falling back to latest" in same("--by-duration", "PT1S", "--dry-run")
     assert same("--by-duration", "P7000D", "--dry-run").count(" 0\n") == 3
     partitions = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}:0,2")
-    assert both.does_same(*partitions, "--to-offset", "3", "--execute", order=False).count(" 3\n") == 2
+    assert both.assert_same_effect(*partitions, "--to-offset", "3", "--execute", ordered=False).count(" 3\n") == 2
     everything = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--all-topics")
-    exported = both.does_same(*everything, "--to-current", "--dry-run", "--export", order=False)
+    exported = both.assert_same_effect(*everything, "--to-current", "--dry-run", "--export", ordered=False)
     assert sorted(exported.split()) == [f"{both.names['ours']},{p},{o}" for p, o in ((0, 3), (1, 6), (2, 3))]
     for who, name in both.names.items():
         (tmp_path / f"{who}.csv").write_text(f"{name},0,1\n{name},2,2\n")
     from_file = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--from-file", str(tmp_path / "{who}.csv"))
-    both.does_same(*from_file, "--execute", order=False)
-    both.does_same("consumer-groups", "--describe", "--group", "{g}")
-    both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:1")
-    both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:0,1")
+    both.assert_same_effect(*from_file, "--execute", ordered=False)
+    both.assert_same_effect("consumer-groups", "--describe", "--group", "{g}")
+    both.assert_same_effect("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:1")
+    both.assert_same_effect("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:0,1")
     failed, java = both.run("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:9")
     assert (failed.code, failed.err) == (1, java.out.lstrip("\n").splitlines(keepends=True)[0])
     assert f"{both.names['ours']}   9          Error: unknown topic or partition" in failed.out
-    both.does_same("consumer-groups", "--delete", "--group", "{g}")
+    both.assert_same_effect("consumer-groups", "--delete", "--group", "{g}")
     for args, message in (
         (("--describe", "--group", "{g}"), "does not exist"),
         (("--delete", "--group", "{g}"), "could not be deleted"),
@@ -354,7 +360,7 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
         inputs = (*reset, "--input-topics", "{t}")
 
         def dry_run(*args: str, code: int = 0) -> str:
-            return both.does_same(*args, "--dry-run", order=False, code=code)
+            return both.assert_same_effect(*args, "--dry-run", ordered=False, code=code)
 
         assert "Deleting inferred internal topics [" in dry_run(*inputs, "--intermediate-topics", "{t}-intermediate")
         for position in (
@@ -366,18 +372,18 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
             (tmp_path / f"{who}.csv").write_text("".join(f"{name},{number},{number * 10 + 1}\n" for number in range(3)))
         dry_run(*inputs, "--from-file", str(tmp_path / "{who}.csv"))
         dry_run(*reset, "--input-topics", "{t},nothing", "--intermediate-topics", "nothing-either", code=1)
-        both.fails_same(
-            *reset, "--internal-topics", "{t}-intermediate", says="Invalid topic specified in the --internal"
+        both.assert_same_failure(
+            *reset, "--internal-topics", "{t}-intermediate", message="Invalid topic specified in the --internal"
         )
         members = [Member(servers, name, name, "classic") for name in both.names.values()]
         for name in both.names.values():
             wait_until(lambda name=name: admin.group_state(name) == "Stable", timeout=90, what="a member")  # type: ignore[misc]
-        both.fails_same(*inputs, says="is still active and has following members: [")
+        both.assert_same_failure(*inputs, message="is still active and has following members: [")
         for member in members:
             member.close()
         for name in both.names.values():
             wait_until(lambda name=name: admin.group_state(name) == "Empty", timeout=60, what="no member")  # type: ignore[misc]
-        both.does_same(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-intermediate", order=False)
+        both.assert_same_effect(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-intermediate", ordered=False)
         for name in both.names.values():
             offsets = admin.list_consumer_group_offsets(name)
             expected = {TopicPartition(name, number): 3 for number in range(3)} | {
@@ -401,17 +407,19 @@ def test_delete_records_and_log_dirs_print_the_output_of_kafkas_tools(both39: Si
     for who, name in both.names.items():
         entries = [{"topic": name, "partition": 0, "offset": 2}, {"topic": name, "partition": 1, "offset": -1}]
         (tmp_path / f"{who}.json").write_text(json.dumps({"version": 1, "partitions": entries}))
-    deleted = both.does_same("delete-records", "--offset-json-file", str(tmp_path / "{who}.json"), order=False)
+    deleted = both.assert_same_effect(
+        "delete-records", "--offset-json-file", str(tmp_path / "{who}.json"), ordered=False
+    )
     assert deleted.endswith(f"-0\tlow_watermark: 2\npartition: {both.names['ours']}-1\tlow_watermark: 3\n")
     broken = tmp_path / "broken.json"
     broken.write_text('{"partitions": [\n  {"topic": 1,}]}')
-    both.fails_same("delete-records", "--offset-json-file", str(broken), says="line 2, column 15")
-    both.fails_same("delete-records", "--offset-json-file", str(tmp_path / "nothing"), says="No such file")
+    both.assert_same_failure("delete-records", "--offset-json-file", str(broken), message="line 2, column 15")
+    both.assert_same_failure("delete-records", "--offset-json-file", str(tmp_path / "nothing"), message="No such file")
     ours, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", read_only=True)
     head, text = ours.out.split("{", 1)
     assert head == other.out.split("{", 1)[0]
     assert sorted_log_dirs(json.loads("{" + text)) == sorted_log_dirs(json.loads("{" + other.out.split("{", 1)[1]))
-    both.fails_same("log-dirs", "--describe", "--broker-list", "0,7", says="from --broker-list: 7")
+    both.assert_same_failure("log-dirs", "--describe", "--broker-list", "0,7", message="from --broker-list: 7")
 
 
 def sorted_log_dirs(log_dirs: dict) -> dict:
@@ -432,13 +440,15 @@ def test_transactions_prints_the_output_of_kafkas_tool(both39: SideBySide) -> No
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(name, b"x", partition=1).get(30)
-        listed = both.looks_same("transactions", "list", order=False)
+        listed = both.assert_same_output("transactions", "list", ordered=False)
         assert "Ongoing" in listed
-        both.looks_same("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
+        both.assert_same_output("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
         leader = ("--broker-id", "1")
-        both.looks_same("transactions", "describe-producers", *leader, "--topic", "{t}", "--partition", "1")
-        both.looks_same("transactions", "find-hanging", "--topic", "{t}")
-        hanging = both.looks_same("transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+        both.assert_same_output("transactions", "describe-producers", *leader, "--topic", "{t}", "--partition", "1")
+        both.assert_same_output("transactions", "find-hanging", "--topic", "{t}")
+        hanging = both.assert_same_output(
+            "transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
+        )
         assert name not in hanging
         our_output, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", read_only=True)
         durations = [[line.split() for line in result.out.splitlines()] for result in (our_output, other)]
@@ -449,18 +459,20 @@ def test_transactions_prints_the_output_of_kafkas_tool(both39: SideBySide) -> No
         abort = ("transactions", "--bootstrap-server", servers, "abort", "--topic", name)
         ended = run_kavka(*abort, "--partition", "1", "--start-offset", "0")
         assert (ended.code, ended.out, ended.err) == (0, "", "")
-        assert "None" in both.looks_same("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
+        assert "None" in both.assert_same_output(
+            "transactions", "describe-producers", "--topic", "{t}", "--partition", "1"
+        )
         producer.abort_transaction()
-    both.fails_same("transactions", "describe", "--transactional-id", "nothing", says="`nothing`")
-    both.fails_same("transactions", "abort", "--topic", "{t}", "--partition", "0", "--start-offset", "3")
-    both.fails_same("transactions", "find-hanging", says="requires either --topic or --broker-id")
+    both.assert_same_failure("transactions", "describe", "--transactional-id", "nothing", message="`nothing`")
+    both.assert_same_failure("transactions", "abort", "--topic", "{t}", "--partition", "0", "--start-offset", "3")
+    both.assert_same_failure("transactions", "find-hanging", message="requires either --topic or --broker-id")
 
 
 def test_cluster_and_broker_api_versions_print_the_output_of_kafkas_tools(
     both39: SideBySide, apache43: ApacheTools
 ) -> None:
     both = both39
-    both.looks_same("features", "describe")
+    both.assert_same_output("features", "describe")
     servers = both.cluster.bootstrap_servers
     our_output, other = (
         run_kavka("cluster", "cluster-id", "--bootstrap-server", servers),
@@ -500,7 +512,7 @@ def test_partitions_are_reassigned_as_by_kafkas_tool(both39: SideBySide, tmp_pat
     proposed = json.loads(our_output.out.splitlines()[4])["partitions"]
     assert [len(set(p["replicas"])) for p in proposed] == [2, 2, 2]
     assert {p["replicas"][0] for p in proposed} == {0, 1, 2}
-    both.looks_same(tool, "--list")
+    both.assert_same_output(tool, "--list")
     servers = ("--bootstrap-server", both.cluster.bootstrap_servers)
     started = {}
     for who, run in (("ours", run_kavka), ("java", both.apache.run)):
@@ -509,23 +521,25 @@ def test_partitions_are_reassigned_as_by_kafkas_tool(both39: SideBySide, tmp_pat
         assert started[who].code == 0, started[who]
         watched = run_kavka(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles")
         assert watched.out.count("is completed.") == 2
-    both.same_but_for_names(started["ours"].out, started["java"].out)
+    both.assert_equal_except_names(started["ours"].out, started["java"].out)
     assert f"Successfully started partition reassignments for {both.names['ours']}-0" in started["ours"].out
-    both.does_same(tool, "--verify", "--reassignment-json-file", str(plan))
-    both.looks_same("configs", "--describe", "--topic", "{t}")
-    both.does_same(tool, "--cancel", "--reassignment-json-file", str(plan))
+    both.assert_same_effect(tool, "--verify", "--reassignment-json-file", str(plan))
+    both.assert_same_output("configs", "--describe", "--topic", "{t}")
+    both.assert_same_effect(tool, "--cancel", "--reassignment-json-file", str(plan))
     with Admin(bootstrap_servers=both.cluster.bootstrap_servers) as admin:
         moved = admin.describe_topics(both.names["ours"])[both.names["ours"]].partitions
         assert sorted(node.id for node in moved[0].replicas) == [1, 2]
     (tmp_path / "bad.json").write_text('{"partitions": [\n{"topic": "x"')
-    both.fails_same(tool, "--execute", "--reassignment-json-file", str(tmp_path / "bad.json"), says="line 2, column 14")
+    both.assert_same_failure(
+        tool, "--execute", "--reassignment-json-file", str(tmp_path / "bad.json"), message="line 2, column 14"
+    )
     (tmp_path / "five.json").write_text(
         json.dumps({"partitions": [{"topic": both.names["ours"], "partition": 0, "replicas": [5]}]})
     )
-    both.fails_same(tool, "--execute", "--reassignment-json-file", str(tmp_path / "five.json"))
-    both.fails_same(tool, "--verify")
-    both.fails_same(tool, "--list", "--throttle", "5")
-    both.fails_same(tool, "--list", "--generate", says="exactly one action")
+    both.assert_same_failure(tool, "--execute", "--reassignment-json-file", str(tmp_path / "five.json"))
+    both.assert_same_failure(tool, "--verify")
+    both.assert_same_failure(tool, "--list", "--throttle", "5")
+    both.assert_same_failure(tool, "--list", "--generate", message="exactly one action")
 
 
 def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, tmp_path: Path) -> None:
@@ -555,7 +569,7 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
             assert verified.code == 0, verified
             outputs[who] = [text.out.replace(other, "OTHER") for text in (started, verified)]
     for kavka_output, java_output in zip(outputs["ours"], outputs["java"], strict=True):
-        both.same_but_for_names(kavka_output, java_output)
+        both.assert_equal_except_names(kavka_output, java_output)
 
 
 def test_preferred_leaders_are_elected_after_a_broker_was_stopped(both39: SideBySide) -> None:
@@ -564,7 +578,7 @@ def test_preferred_leaders_are_elected_after_a_broker_was_stopped(both39: SideBy
     create_topics(both)
     servers, topic = both.cluster.bootstrap_servers, both.names["ours"]
     elect = ("leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "2")
-    assert both.looks_same(*elect) == f"Valid replica already elected for partitions {topic}-2\n"
+    assert both.assert_same_output(*elect) == f"Valid replica already elected for partitions {topic}-2\n"
     both.cluster.stop(2)
 
     def without_2(admin: Admin) -> bool:
@@ -573,12 +587,15 @@ def test_preferred_leaders_are_elected_after_a_broker_was_stopped(both39: SideBy
 
     both.wait_everywhere(without_2, "leaders other than broker 2")
     for filter_ in ("under-replicated", "unavailable", "under-min-isr", "at-min-isr"):
-        both.looks_same("topics", "--describe", "--topic", "{t}", f"--{filter_}-partitions")
+        both.assert_same_output("topics", "--describe", "--topic", "{t}", f"--{filter_}-partitions")
     both.cluster.start(2)
-    both.settle(3)
+    both.wait_until_in_sync(3)
     with Admin(bootstrap_servers=servers) as admin:
         assert admin.describe_topics(topic)[topic].partitions[2].leader.id == 0
-    assert both.does_same(*elect) == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
+    assert (
+        both.assert_same_effect(*elect)
+        == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
+    )
     elected = run_kavka("preferred-replica-election", "--bootstrap-server", servers)
     assert elected.code == 0, elected.err
     our_output, other = both.run(

@@ -48,7 +48,7 @@ class BrokerProcess(Server):
     def _is_ready(self) -> bool:
         if not self.process.running():
             raise RuntimeError(
-                f"the broker ({self.version}) ended with {self.process.returncode}: {self.process.log_tail()}"
+                f"the broker ({self.version}) ended with exit code {self.process.returncode}: {self.process.log_tail()}"
             )
         return wire.responds(self.address)
 

@@ -21,7 +21,7 @@ except ImportError:
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PATIENCE_MS = 60_000
+TIMEOUT_MS = 60_000
 # Chromium sends no requests to the internet, which may not be available.
 OFFLINE_OPTIONS = (
     "--disable-dev-shm-usage",
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
     path = need_command("chromium", "chromium")
     if sync_playwright is None:
         skip_loudly("playwright is not installed: pip install playwright")
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser_process = playwright.chromium.launch(executable_path=path, args=[*arguments, *OFFLINE_OPTIONS])
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watch:
-    """Records the actions of a page that no page of the console may take."""
+    """Records dialogs, script errors and requests to other hosts of a page."""
 
     def __init__(self, page: Page, origin: str) -> None:
         self.dialogs: list[str] = []
@@ -70,6 +70,8 @@ class Watch:
             self.external_requests.append(request.url)
 
     def check(self) -> None:
+        """Raise AssertionError if the page opened a dialog, had a script error or contacted another
+        host."""
         assert (self.dialogs, self.errors, self.external_requests) == ([], [], [])
 
 
@@ -78,8 +80,8 @@ def page_of(chromium: Browser, origin: str, **options: Any) -> Iterator[tuple[Pa
     """Open a page in a separate browser context. `options` are those of Playwright's
     new_context."""
     context = chromium.new_context(**{"viewport": DESKTOP, "base_url": origin, **options})
-    context.set_default_timeout(PATIENCE_MS)
-    context.set_default_navigation_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
+    context.set_default_navigation_timeout(TIMEOUT_MS)
     page = context.new_page()
     try:
         yield page, Watch(page, origin)

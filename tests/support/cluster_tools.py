@@ -1,6 +1,6 @@
-"""Apache's own tools at work on a cluster: what each prints, one after the other.
+"""The output of Apache's tools for a sequence of commands on a cluster.
 
-`python -m tests.support.cluster_tools` makes tests/golden/cluster-tools.json with a cluster of
+`python -m tests.support.cluster_tools` creates tests/golden/cluster-tools.json with a cluster of
 Apache Kafka 3.9.1.
 """
 
@@ -24,25 +24,25 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "cluster-tools.json"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 
-Told = list[dict[str, str]]
+Outputs = list[dict[str, str]]
 
 
 class Operator:
-    """An administrator of a cluster who records the output of the tools."""
+    """Runs Apache's tools on a cluster and records their output."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.outputs: Told = []
+        self.outputs: Outputs = []
 
     def run(self, tool: str, *args: str) -> str:
         servers = self.cluster.brokers[0].bootstrap_servers
-        done = run_tool(LAST_WITH_ZOOKEEPER, tool, "--bootstrap-server", servers, *args, check=False)
-        return done.stdout + done.stderr
+        result = run_tool(LAST_WITH_ZOOKEEPER, tool, "--bootstrap-server", servers, *args, check=False)
+        return result.stdout + result.stderr
 
-    def does(self, tool: str, *args: str) -> None:
-        shown = " ".join([tool.rpartition(".")[2], *(arg.replace(str(self.folder), "") for arg in args)])
-        self.outputs.append({"command": shown, "output": _settled(self.run(tool, *args), self.cluster)})
+    def run_and_record(self, tool: str, *args: str) -> None:
+        command = " ".join([tool.rpartition(".")[2], *(arg.replace(str(self.folder), "") for arg in args)])
+        self.outputs.append({"command": command, "output": _normalized(self.run(tool, *args), self.cluster)})
 
     def file(self, name: str, content: object) -> str:
         path = self.folder / name
@@ -50,7 +50,7 @@ class Operator:
         return str(path)
 
 
-def _settled(text: str, cluster: Cluster) -> str:
+def _normalized(text: str, cluster: Cluster) -> str:
     """Replace values that differ from run to run by constants."""
     text = re.sub(r"(TopicId: )[\w-]{22}", r"\1AAAAAAAAAAAAAAAAAAAAAA", text)
     for number, broker in cluster.brokers.items():
@@ -60,9 +60,9 @@ def _settled(text: str, cluster: Cluster) -> str:
     return text
 
 
-def session(cluster: Cluster, folder: Path) -> Told:
+def session(cluster: Cluster, folder: Path) -> Outputs:
     operator = Operator(cluster, folder)
-    does = operator.does
+    run_and_record = operator.run_and_record
     moves = {
         "version": 1,
         "partitions": [
@@ -71,27 +71,29 @@ def session(cluster: Cluster, folder: Path) -> Told:
         ],
     }
     plan = operator.file("plan.json", moves)
-    does("topics", "--create", "--topic", "t", "--replica-assignment", "0:1,1:2,2:0", "--config", "retention.ms=60000")
-    does("topics", "--create", "--topic", "u", "--partitions", "2", "--replication-factor", "4")
-    does(
+    run_and_record(
+        "topics", "--create", "--topic", "t", "--replica-assignment", "0:1,1:2,2:0", "--config", "retention.ms=60000"
+    )
+    run_and_record("topics", "--create", "--topic", "u", "--partitions", "2", "--replication-factor", "4")
+    run_and_record(
         "configs", "--alter", "--entity-type", "topics", "--entity-name", "t", "--add-config", "max.message.bytes=2000"
     )
-    does("configs", "--describe", "--entity-type", "topics", "--entity-name", "t")
-    does("log-dirs", "--describe", "--topic-list", "t")
-    does(REASSIGN, "--execute", "--reassignment-json-file", plan)
+    run_and_record("configs", "--describe", "--entity-type", "topics", "--entity-name", "t")
+    run_and_record("log-dirs", "--describe", "--topic-list", "t")
+    run_and_record(REASSIGN, "--execute", "--reassignment-json-file", plan)
     with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
         wait_until(lambda: not admin.list_partition_reassignments(), timeout=120, what="the moves", interval=0.2)
-    does(REASSIGN, "--verify", "--reassignment-json-file", plan)
-    does(REASSIGN, "--list")
-    does(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
-    does("topics", "--describe", "--topic", "t")
+    run_and_record(REASSIGN, "--verify", "--reassignment-json-file", plan)
+    run_and_record(REASSIGN, "--list")
+    run_and_record(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
+    run_and_record("topics", "--describe", "--topic", "t")
     cluster.kill(2)
     cluster.wait_until_known()
-    does("topics", "--describe", "--under-replicated-partitions")
-    does(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
-    does(REASSIGN, "--execute", "--reassignment-json-file", plan)
-    does("topics", "--delete", "--topic", "t")
-    does("topics", "--list")
+    run_and_record("topics", "--describe", "--under-replicated-partitions")
+    run_and_record(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
+    run_and_record(REASSIGN, "--execute", "--reassignment-json-file", plan)
+    run_and_record("topics", "--delete", "--topic", "t")
+    run_and_record("topics", "--list")
     return operator.outputs
 
 

@@ -1,4 +1,4 @@
-"""Transformations and their input records. Tests compare the results of Apache's and Kavka's."""
+"""Transformations and their input records. Tests compare Kavka's results with Apache's."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def cases() -> list[dict[str, Any]]:
     cases = []
     headers = [["trace", "abc"], ["other", "x"]]
     for schemas, key, value in ((True, TEXT_KEY, WITH_SCHEMA), (False, "k1", VALUE)):
-        for kind, config in _TRANSFORMATIONS:
-            if not schemas and kind.startswith("SetSchemaMetadata"):
+        for class_name, config in _TRANSFORMATIONS:
+            if not schemas and class_name.startswith("SetSchemaMetadata"):
                 continue
-            case = {"type": kind, "config": config, "schemas": schemas, "key": key, "value": value}
+            case = {"type": class_name, "config": config, "schemas": schemas, "key": key, "value": value}
             cases.append({**case, "timestamp": 1700000000123, "headers": headers})
     base = {"schemas": True, "key": TEXT_KEY, "timestamp": 1700000000123, "headers": []}
-    for kind, config in (
+    for class_name, config in (
         ("InsertField$Value", {"static.field": "s", "static.value": "x"}),
         ("ReplaceField$Value", {"exclude": "a"}),
         ("MaskField$Value", {"fields": "a"}),
@@ -109,6 +109,6 @@ def cases() -> list[dict[str, Any]]:
         ("Flatten$Value", {}),
         ("Cast$Value", {"spec": "string"}),
     ):
-        cases.append({**base, "type": kind, "config": config, "value": NUMBER})
+        cases.append({**base, "type": class_name, "config": config, "value": NUMBER})
     cases.append({**base, "type": "TimestampRouter", "config": {}, "value": NUMBER, "timestamp": None})
     return cases

@@ -14,12 +14,12 @@ SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 
 
-def ask(url: str, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
+def request(url: str, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
     """Send a request. Return the status and the JSON of the body, or None without a body."""
     data = text.encode() if text is not None else None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
+    http_request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=120) as response:
+        with urllib.request.urlopen(http_request, timeout=120) as response:
             code, content = response.status, response.read()
     except urllib.error.HTTPError as error:
         code, content = error.code, error.read()
@@ -36,19 +36,19 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     exchanges: list[list[Any]] = []
 
     def exchange(method: str, path: str, body: Any = None, text: str | None = None) -> Any:
-        code, content = ask(url, method, path, body, text)
-        exchanges.append([f"{method} {path}", code, _plain(content, folder)])
+        code, content = request(url, method, path, body, text)
+        exchanges.append([f"{method} {path}", code, _without_variable_values(content, folder)])
         return content
 
-    def until(state: str, tasks: int) -> None:
+    def wait_for_state(state: str, tasks: int) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            code, body = ask(url, "GET", "/connectors/probe/status")
+            code, body = request(url, "GET", "/connectors/probe/status")
             states = [body["connector"]["state"], *(task["state"] for task in body["tasks"])] if code == 200 else []
             if states == [state] * (tasks + 1):
                 return
             time.sleep(0.2)
-        raise TimeoutError(f"{state}: {body}")
+        raise TimeoutError(f"the connector did not reach the state {state}: {body}")
 
     exchange("GET", "/connectors")
     exchange("GET", "/connectors/probe")
@@ -61,13 +61,13 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     exchange("POST", "/connectors", {"name": "probe", "config": {k: v for k, v in source.items() if k != "topic"}})
     exchange("POST", "/connectors", {"name": "probe", "config": {}})
     exchange("POST", "/connectors", {"name": "probe", "config": source, "initial_state": "stopped"})
-    until("STOPPED", 0)
+    wait_for_state("STOPPED", 0)
     exchange("GET", "/connectors/probe/status")
     exchange("POST", "/connectors", {"name": "probe", "config": source})
     exchange("GET", "/connectors/probe/tasks")
     exchange("GET", "/connectors/probe/tasks/0/status")
     exchange("PUT", "/connectors/probe/resume")
-    until("RUNNING", 1)
+    wait_for_state("RUNNING", 1)
     exchange("GET", "/connectors")
     exchange("GET", "/connectors/probe")
     exchange("GET", "/connectors/probe/config")
@@ -78,16 +78,16 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     exchange("DELETE", "/connectors/probe/offsets")
     exchange("PATCH", "/connectors/probe/offsets", {"offsets": []})
     exchange("PUT", "/connectors/probe/pause")
-    until("PAUSED", 1)
+    wait_for_state("PAUSED", 1)
     exchange("PUT", "/connectors/probe/resume")
-    until("RUNNING", 1)
+    wait_for_state("RUNNING", 1)
     exchange("PATCH", "/connectors/probe/config", {"tasks.max": "2"})
-    until("RUNNING", 1)
+    wait_for_state("RUNNING", 1)
     exchange("GET", "/connectors/probe/config")
     exchange("POST", "/connectors/probe/restart")
     exchange("POST", "/connectors/probe/tasks/0/restart")
     exchange("PUT", "/connectors/probe/stop")
-    until("STOPPED", 0)
+    wait_for_state("STOPPED", 0)
     exchange("PATCH", "/connectors/probe/offsets", {"offsets": []})
     exchange("DELETE", "/connectors/probe/offsets")
     exchange("DELETE", "/connectors/probe")
@@ -96,12 +96,16 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     return exchanges
 
 
-def _plain(value: Any, folder: str) -> Any:
+def _without_variable_values(value: Any, folder: str) -> Any:
     """Remove the values that differ between runs: worker ids, traces, folders."""
     if isinstance(value, dict):
-        return {k: _plain(v, folder) for k, v in value.items() if k not in ("worker_id", "trace", "url", "servlet")}
+        return {
+            k: _without_variable_values(v, folder)
+            for k, v in value.items()
+            if k not in ("worker_id", "trace", "url", "servlet")
+        }
     if isinstance(value, list):
-        return [_plain(entry, folder) for entry in value]
+        return [_without_variable_values(entry, folder) for entry in value]
     if isinstance(value, str):
         return value.replace(folder, "FOLDER")
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.apache import write_properties
-from tests.support.connect_requests import ask
+from tests.support.connect_requests import request
 from tests.support.processes import ManagedProcess, free_port, wait_until
 from tests.support.spark import light_home
 
@@ -35,8 +35,8 @@ class ConnectWorker:
             "heartbeat.interval.ms": 500,
             "offset.storage.partitions": 1,
             "status.storage.partitions": 1,
-            **{f"{kind}.storage.topic": f"{group}-{kind}" for kind in ("config", "offset", "status")},
-            **{f"{kind}.storage.replication.factor": 1 for kind in ("config", "offset", "status")},
+            **{f"{topic_role}.storage.topic": f"{group}-{topic_role}" for topic_role in ("config", "offset", "status")},
+            **{f"{topic_role}.storage.replication.factor": 1 for topic_role in ("config", "offset", "status")},
             **spark_settings(folder),
             **overrides,
         }
@@ -62,23 +62,23 @@ class ConnectWorker:
             assert self.process.running(), self.process.log_tail()
             return "the leader is" in self.log()
 
-        wait_until(is_ready, timeout=TIMEOUT_S, what="the worker has joined its group", interval=0.2)
+        wait_until(is_ready, timeout=TIMEOUT_S, what="the worker to join its group", interval=0.2)
 
     def log(self) -> str:
         return self.process.log.read_text(errors="replace")
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        return ask(self.url, method, path, body)
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        return request(self.url, method, path, body)
 
     def status(self, name: str) -> dict[str, Any]:
-        code, body = self.ask("GET", f"/connectors/{name}/status")
+        code, body = self.request("GET", f"/connectors/{name}/status")
         return body if code == 200 else {}
 
     def create(self, name: str, config: Mapping[str, object]) -> None:
-        """Create a connector. Retry while a rebalance is in progress, as users of Kafka do."""
+        """Create a connector. Retry while a rebalance is in progress."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            code, body = self.ask("POST", "/connectors", {"name": name, "config": config})
+            code, body = self.request("POST", "/connectors", {"name": name, "config": config})
             if code == 201:
                 return
             assert "conflicting operation" in str(body) and time.monotonic() < deadline, (code, body)
@@ -103,7 +103,7 @@ class ConnectWorker:
 
 
 def spark_settings(folder: Path) -> dict[str, object]:
-    """Return the settings of a small Spark, like that of the other tests."""
+    """Return the settings of a small local Spark session, as in the other tests."""
     return {
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 READY = re.compile(r"The console is at (https?://\S+)")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Response:
@@ -45,7 +45,7 @@ class ConsoleClient:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -54,17 +54,17 @@ class ConsoleClient:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Response:
-        return self.request("GET", path, headers=_named(headers))
+        return self.request("GET", path, headers=_header_names(headers))
 
     def post(self, path: str, values: object = None, **headers: str) -> Response:
         """Send JSON, as a program does."""
-        all_headers = {"Content-Type": "application/json", **_named(headers)}
+        all_headers = {"Content-Type": "application/json", **_header_names(headers)}
         return self.request("POST", path, json.dumps(values or {}).encode(), all_headers)
 
     def form(self, path: str, values: Mapping[str, str], **headers: str) -> Response:
         """Send a form, as a browser does."""
-        kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
-        return self.request("POST", path, urlencode(values).encode(), {**kind, **_named(headers)})
+        form_headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+        return self.request("POST", path, urlencode(values).encode(), {**form_headers, **_header_names(headers)})
 
     def api(self, path: str) -> Any:
         """Return the JSON at a path below /api/clusters/default."""
@@ -79,7 +79,7 @@ class ConsoleClient:
             return False
 
 
-def _named(headers: Mapping[str, str]) -> dict[str, str]:
+def _header_names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -113,7 +113,7 @@ class ConsoleProcess(ConsoleClient):
             return len(READY.findall(self.log.read_text())) > starts
 
         try:
-            wait_until(is_ready, timeout=PATIENCE_S, what="the console", interval=0.05)
+            wait_until(is_ready, timeout=TIMEOUT_S, what="the console", interval=0.05)
         except BaseException:
             self.close()
             raise
@@ -139,7 +139,7 @@ class ConsoleProcess(ConsoleClient):
 # --- helpers for pages in a browser
 
 
-def opened(page: Page, identity: str) -> Locator:
+def open_details(page: Page, identity: str) -> Locator:
     """Open a details element and return it."""
     details = page.locator(f"details#{identity}")
     if details.get_attribute("open") is None:
@@ -147,15 +147,15 @@ def opened(page: Page, identity: str) -> Locator:
     return details
 
 
-def send(form: Locator, button: str, says: str) -> None:
+def send(form: Locator, button: str, message: str) -> None:
     """Press a form's button and wait for the message, in the form or on the next page."""
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
     line = form.locator(".answer.good").or_(page.locator("#said"))
-    expect(line.filter(has_text=re.compile(says)).first).to_be_visible()
+    expect(line.filter(has_text=re.compile(message)).first).to_be_visible()
 
 
-def refused(form: Locator, button: str, says: str) -> None:
+def submit_expecting_error(form: Locator, button: str, message: str) -> None:
     """Press a form's button and expect an error message in the form."""
     form.get_by_role("button", name=button, exact=True).first.click()
-    expect(form.locator(".answer.bad")).to_contain_text(re.compile(says))
+    expect(form.locator(".answer.bad")).to_contain_text(re.compile(message))

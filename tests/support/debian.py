@@ -35,5 +35,5 @@ def install(*packages: str) -> str:
     """Install packages, as root. Return "" on success, else the error of apt-get. A failed update
     of the package lists is ignored, because older lists may be sufficient."""
     apt_get("update")
-    done = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
-    return done.stderr[-500:].strip() if done.returncode else ""
+    result = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
+    return result.stderr[-500:].strip() if result.returncode else ""

@@ -1,8 +1,8 @@
 """Loads the compiled or the plain form of modules that can be compiled, so that tests run on both.
 
 `load("kavka.client.producer._append", COMPILED)` returns a separate module that nothing else
-uses. `use(COMPILED)` makes `import` return that form in this process. It must be called before the
-first import. `KAVKA_FORM=compiled pytest …` does so for the tests of the clients."""
+uses. `use(COMPILED)` makes `import` return that form in this process. Call it before the first
+import. `KAVKA_FORM=compiled pytest …` selects the form for the tests of the clients."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def _compile(source: Path, compiler: str, target: Path) -> None:
 
 
 def load(name: str, form: str) -> ModuleType:
+    """Return a new module of this form. It is not added to sys.modules."""
     if form == PLAIN:
         loader: SourceFileLoader | ExtensionFileLoader = SourceFileLoader(name, str(_source(name)))
     else:
@@ -84,6 +85,7 @@ def load(name: str, form: str) -> ModuleType:
 
 
 def use(form: str) -> None:
+    """Make `import` return this form of all modules that can be compiled."""
     for name in modules():
         module = load(name, form)
         sys.modules[name] = module

@@ -43,6 +43,8 @@ TOPIC = "hostile"
 
 @dataclass(frozen=True)
 class Case:
+    """The bytes of a connection, and the function that reads the error code of the response."""
+
     data: bytes
     code: Callable[[Reader], int] | None = None
     half_close: bool = False
@@ -98,7 +100,7 @@ def _list_offsets(timestamp: int) -> Case:
     return Case(request(LIST_OFFSETS, 1, body), code)
 
 
-def _packed(codec: int, raw: bytes, count: int) -> bytes:
+def _compressed_batch(codec: int, raw: bytes, count: int) -> bytes:
     pack: dict[int, Callable[[bytes], bytes]] = {
         1: lambda data: gzip.compress(data, 9),
         2: lambda data: bytes(cramjam.snappy.compress_raw(data)),
@@ -120,7 +122,7 @@ def bomb(codec: int, size: int) -> bytes:
             pieces.append(packer.compress(chunk))
         pieces += [packer.compress(bytes(size & 0xFFFFF) + varint(0)), packer.flush()]
         return BatchFields(b"".join(pieces), 1, attributes=1).encode()
-    return _packed(codec, head + bytes(size) + varint(0), 1)
+    return _compressed_batch(codec, head + bytes(size) + varint(0), 1)
 
 
 _RANDOM = random.Random(20)
@@ -149,7 +151,7 @@ CASES: dict[str, Case] = {
     "ApiVersions of a version out of range, a header without tags": Case(request(API_VERSIONS, 99, b"")),
     "a client id longer than the frame": Case(wire.frame(struct.pack(">hhih", METADATA, 4, 1, 9999) + b"x")),
     # bodies
-    "bytes behind the request": Case(request(METADATA, 4, wire.metadata_request([TOPIC]) + b"more"), _metadata_code),
+    "bytes after the request": Case(request(METADATA, 4, wire.metadata_request([TOPIC]) + b"more"), _metadata_code),
     "a body that ends early": Case(request(METADATA, 4, struct.pack(">i", 3) + string("a"))),
     "an array of 2 billion": Case(request(METADATA, 4, struct.pack(">i", 0x7FFFFFFF) + string("a"))),
     "an array of -7": Case(request(PRODUCE, 7, string(None) + struct.pack(">hii", 1, 1000, -7))),
@@ -200,7 +202,7 @@ CASES: dict[str, Case] = {
     "a batch length that is too long": _produce(batch([b"x" * 50], length=5000)),
     "a negative batch length": _produce(batch([b"x"], length=-1)),
     "a batch length of 0": _produce(batch([b"x"], length=0)),
-    "bytes behind the batch": _produce(batch([b"x"]) + b"\0" * 5),
+    "bytes after the batch": _produce(batch([b"x"]) + b"\0" * 5),
     "a control batch": _produce(batch([b"x"], attributes=0x20)),
     "a transactional batch without an id": _produce(batch([b"x"], attributes=0x10)),
     "a base offset of 7": _produce(batch([b"x"], base_offset=7)),
@@ -226,15 +228,15 @@ CASES: dict[str, Case] = {
     "an unknown producer, sequence 5": _produce(batch([b"x"], producer_id=4242, producer_epoch=0, base_sequence=5)),
     "a producer with a negative epoch": _produce(batch([b"x"], producer_id=4243, producer_epoch=-3, base_sequence=0)),
     # compression
-    "zstd in a version without zstd": _produce(_packed(4, _RECORDS, 3), version=6),
+    "zstd in a version without zstd": _produce(_compressed_batch(4, _RECORDS, 3), version=6),
     "an unknown compression": _produce(BatchFields(_RECORDS, 3, attributes=5).encode()),
     "invalid gzip data": _produce(BatchFields(b"not gzip at all", 3, attributes=1).encode()),
-    "a record count too high, gzip": _produce(_packed(1, _RECORDS, 5)),
-    "a record count too low, gzip": _produce(_packed(1, _RECORDS, 2)),
-    "a record count too high, lz4": _produce(_packed(3, _RECORDS, 5)),
-    "a record count too high, zstd": _produce(_packed(4, _RECORDS, 5)),
-    "a record count too high, snappy": _produce(_packed(2, _RECORDS, 5)),
-    "a record count too low, zstd": _produce(_packed(4, _RECORDS, 2)),
+    "a record count too high, gzip": _produce(_compressed_batch(1, _RECORDS, 5)),
+    "a record count too low, gzip": _produce(_compressed_batch(1, _RECORDS, 2)),
+    "a record count too high, lz4": _produce(_compressed_batch(3, _RECORDS, 5)),
+    "a record count too high, zstd": _produce(_compressed_batch(4, _RECORDS, 5)),
+    "a record count too high, snappy": _produce(_compressed_batch(2, _RECORDS, 5)),
+    "a record count too low, zstd": _produce(_compressed_batch(4, _RECORDS, 2)),
     "a bomb of 200 MB, gzip": _produce(bomb(1, 200 << 20)),
     "a bomb of 200 MB, zstd": _produce(bomb(4, 200 << 20)),
     "a message of format 0 in a current request": _produce(message(b"x")),
@@ -242,6 +244,7 @@ CASES: dict[str, Case] = {
 
 
 def outcome(address: tuple[str, int], case: Case, wait: float = 1.5) -> str:
+    """Send the bytes of a case. Return "closed", "silent", or the error code of the response."""
     with Wire(address, 30.0) as connection:
         connection.expect_correlation(1)
         try:

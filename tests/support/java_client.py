@@ -93,13 +93,14 @@ def tool_command(version: str, tool: str, *args: str, jvm: tuple[str, ...] = _QU
 def run_tool(
     version: str, tool: str, *args: str, stdin: str = "", timeout: float = 90.0, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Apache's tools and return its result."""
+    """Run one of Apache's tools and return its result. With `check`, raise AssertionError if it
+    failed."""
     result = subprocess.run(
         tool_command(version, tool, *args), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
     if check and result.returncode != 0:
         raise AssertionError(
-            f"{tool} {' '.join(args)} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
+            f"{tool} {' '.join(args)} ended with exit code {result.returncode}:\n{result.stdout}\n{result.stderr}"
         )
     return result
 
@@ -153,13 +154,15 @@ class JavaClient:
         atexit.register(self.close)
 
     def call(self, op: str, **arguments: Any) -> Any:
+        """Send a command and return its result. Raise JavaError if the Java client threw an
+        exception."""
         command = {"op": op, "bootstrap": self.bootstrap, **arguments}
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the Java client has ended")
+            raise RuntimeError(f"the Java client has ended during the command {op}")
         response = json.loads(line)
         if "error" in response:
             raise JavaError(response["error"], response["message"])

@@ -71,14 +71,17 @@ def read_all(target: Target, topic: str, isolation_level: str = "read_committed"
 
 
 def poll_until(
-    consumers: Iterable[Consumer], done: Callable[[], bool], timeout: float = 30.0
+    consumers: Iterable[Consumer], condition: Callable[[], bool], timeout: float = 30.0
 ) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Poll the consumers in turn until `done` returns True. Return the records by partition."""
+    """Poll the consumers in turn until `condition` returns True. Return the records by
+    partition."""
     deadline = time.monotonic() + timeout
     records_by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
     members = list(consumers)
-    while not done():
-        assert time.monotonic() < deadline, f"not done in time: {[sorted(c.assignment()) for c in members]}"
+    while not condition():
+        assert time.monotonic() < deadline, (
+            f"the condition was not true in time; assignments: {[sorted(c.assignment()) for c in members]}"
+        )
         for consumer in members:
             for tp, records in consumer.poll(0.05).by_partition().items():
                 records_by_partition.setdefault(tp, []).extend(records)

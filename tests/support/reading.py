@@ -17,16 +17,23 @@ class ReadRecord(NamedTuple):
 
 
 def read_all(
-    servers: str, topic: str, partition: int = 0, *, committed: bool = False, at_least: int = 0, timeout: float = 30.0
+    servers: str,
+    topic: str,
+    partition: int = 0,
+    *,
+    read_committed: bool = False,
+    at_least: int = 0,
+    timeout: float = 30.0,
 ) -> list[ReadRecord]:
-    """Read all records of a partition. Wait until there are at least `at_least` records."""
+    """Read all records of a partition. Wait until there are at least `at_least` records. Raise
+    TimeoutError if they are not read in time."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": "reading",
             "enable.auto.commit": False,
             "enable.partition.eof": False,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             "check.crcs": True,
         }
     )
@@ -56,12 +63,12 @@ def read_all(
                             tuple(message.headers() or ()),
                         )
                     )
-        raise TimeoutError(f"{topic}-{partition} was not read to {end} in time: {len(records)} records")
+        raise TimeoutError(f"{topic}-{partition} was not read up to offset {end} in time: got {len(records)} records")
     finally:
         consumer.close()
 
 
 def read_values(
-    servers: str, topic: str, partition: int = 0, *, committed: bool = False, at_least: int = 0
+    servers: str, topic: str, partition: int = 0, *, read_committed: bool = False, at_least: int = 0
 ) -> list[bytes | None]:
-    return [r.value for r in read_all(servers, topic, partition, committed=committed, at_least=at_least)]
+    return [r.value for r in read_all(servers, topic, partition, read_committed=read_committed, at_least=at_least)]

@@ -2,8 +2,8 @@
 
     python -m tests.support.retry [pytest arguments]
 
-An integration test that fails on two busy cores and passes alone relies on timing. It is named in
-the last lines of the run and does not fail the run. These failures are final:
+An integration test that fails on two busy cores and passes alone is treated as a flaky test. It is
+named in the last lines of the run and does not fail the run. These failures are final:
 
 - a test that fails again, and more than `MAX_RETRIES` failures
 - a failed assertion of a test with the marker `records`: a record is missing, duplicated or wrong
@@ -41,10 +41,12 @@ class Failures:
             self.final.append(report.nodeid)
 
     def may_retry(self, outcome: int) -> bool:
+        """Return whether the failures of a run with this exit code may be retried."""
         return outcome == pytest.ExitCode.TESTS_FAILED and not self.final and 0 < len(self.retriable) <= MAX_RETRIES
 
 
 def is_final(report: pytest.TestReport) -> bool:
+    """Return whether the failure must not be retried."""
     if report.when == "teardown" or report.nodeid.startswith(UNIT_TESTS):
         return True
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -55,6 +57,7 @@ def is_final(report: pytest.TestReport) -> bool:
 
 
 def main(arguments: list[str]) -> int:
+    """Run pytest and retry failed tests. Return the exit code."""
     failures = Failures()
     outcome = int(pytest.main(arguments, plugins=[failures]))
     if failures.final:

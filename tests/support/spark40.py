@@ -26,14 +26,14 @@ def python() -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = FOLDER / "done"
-        if not done.exists():
+        marker = FOLDER / "done"
+        if not marker.exists():
             venv.create(FOLDER, with_pip=True)
             install = [str(interpreter), "-m", "pip", "install", "-q", f"pyspark=={VERSION}", "setuptools"]
             result = subprocess.run(install, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise jars.JavaMissing(f"PySpark {VERSION} could not be installed: {result.stderr[-500:]}")
-            done.touch()
+            marker.touch()
     return interpreter
 
 

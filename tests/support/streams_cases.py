@@ -50,10 +50,10 @@ def _records(count: int) -> Iterator[Record]:
         return x >> 8
 
     for _ in range(count):
-        first, second, three = roll(), roll(), roll()
+        first, second, third = roll(), roll(), roll()
         t += first % 7
-        at = max(0, t - (three % 60 if second % 5 == 0 else 0))
-        value = None if three % 11 == 0 else f"v{three % 5}"
+        at = max(0, t - (third % 60 if second % 5 == 0 else 0))
+        value = None if third % 11 == 0 else f"v{third % 5}"
         yield ("a" if first % 2 == 0 else "b"), f"k{second % 4}", value, at
 
 

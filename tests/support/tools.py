@@ -1,4 +1,4 @@
-"""Runs command-line tools: Kavka's in this process, Apache's in a JVM that runs many of them."""
+"""Runs command-line tools: Kavka's tools in this process, and Apache's tools in one JVM."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def kavka_command(tool: str, *args: str) -> list[str]:
 
 def run_kavka_process(tool: str, *args: str, stdin: bytes = b"", timeout: float = 90.0) -> Result:
     """Run `kavka <tool> …` as a process, for tools that read standard input or write bytes."""
-    done = subprocess.run(kavka_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    result = subprocess.run(kavka_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
+    return Result(result.returncode, result.stdout.decode(), result.stderr.decode())
 
 
 class ApacheTools:

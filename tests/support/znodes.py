@@ -32,7 +32,7 @@ SETTINGS: dict[str, object] = {
     "broker.rack": "r1",
     "auto.leader.rebalance.enable": "false",
     "auto.create.topics.enable": "false",
-    # The ISR must not shrink while a snapshot is snapshots_by_step.
+    # The ISR must not shrink while a snapshot is taken.
     "replica.lag.time.max.ms": 60_000,
 }
 
@@ -75,7 +75,7 @@ def snapshot(tree: KazooClient) -> Snapshot:
     return znodes
 
 
-_CHANGES = (
+_REPLACEMENTS = (
     (re.compile(r'("timestamp":)"\d+"'), r'\1"0"'),
     (re.compile(r"(127\.0\.0\.1:)\d+"), r"\g<1>9092"),
     (re.compile(r'("port":)\d+'), r"\g<1>9092"),
@@ -86,7 +86,7 @@ _CHANGES = (
 
 def _normalized(path: str, data: str) -> str:
     """Replace values that differ from run to run by constants of the same form."""
-    for pattern, replacement in _CHANGES:
+    for pattern, replacement in _REPLACEMENTS:
         data = pattern.sub(replacement, data)
     if path == "/latest_producer_id_block":
         data = re.sub(r'("broker":)\d', r"\g<1>0", data)
@@ -129,11 +129,11 @@ def _wait_until_deleted(tree: KazooClient, path: str) -> None:
     wait_until(lambda: tree.exists(path) is None, timeout=90, what=f"deletion of {path}", interval=0.1)
 
 
-def _started(_cluster: Cluster, _tree: KazooClient, _admin: Admin) -> None:
+def _do_nothing(_cluster: Cluster, _tree: KazooClient, _admin: Admin) -> None:
     pass
 
 
-def _topics(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
+def _create_topics(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     configs = {"retention.ms": "3600000", "cleanup.policy": "compact,delete"}
     admin.create_topics([NewTopic("t", replica_assignments={0: [0, 1], 1: [1, 2], 2: [2, 0]}, configs=configs)])
     admin.create_topics([NewTopic("three", replica_assignments={0: [2, 0, 1]})])
@@ -143,7 +143,7 @@ def _topics(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     _wait_for(tree, "many", {p: (p % 3, [p % 3]) for p in range(12)})
 
 
-def _configs(_cluster: Cluster, _tree: KazooClient, admin: Admin) -> None:
+def _change_settings(_cluster: Cluster, _tree: KazooClient, admin: Admin) -> None:
     admin.incremental_alter_configs({ConfigResource.topic("t"): {"retention.ms": None, "max.message.bytes": "2000000"}})
     admin.incremental_alter_configs({ConfigResource.broker(1): {"log.cleaner.threads": "2"}})
     admin.incremental_alter_configs({ConfigResource.broker(): {"log.retention.ms": "86400000"}})
@@ -151,19 +151,19 @@ def _configs(_cluster: Cluster, _tree: KazooClient, admin: Admin) -> None:
     admin.incremental_alter_configs({ConfigResource.topic("many"): {"segment.bytes": None}})
 
 
-def _grown(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
+def _add_partitions(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     admin.create_partitions({"t": NewPartitions(4, [[0, 2]])})
     _wait_for(tree, "t", {3: (0, [0, 2])})
 
 
-def _producer_ids(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
+def _allocate_producer_ids(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
     producer.produce("t", b"v", partition=0)
     assert producer.flush(60) == 0
     wait_until(lambda: bool(tree.get("/latest_producer_id_block")[0]), timeout=30, what="a block of producer ids")
 
 
-def _broker_died(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
+def _kill_broker(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.kill(2)
     cluster.wait_until_known()
     _wait_for(tree, "t", {0: (0, [0, 1]), 1: (1, [1]), 2: (0, [0]), 3: (0, [0])})
@@ -171,7 +171,7 @@ def _broker_died(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     _wait_for(tree, "many", {p: (-1 if p % 3 == 2 else p % 3, [p % 3]) for p in range(12)})
 
 
-def _moving(cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
+def _start_reassignment(cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     """Start a reassignment that does not complete, because the target broker is paused."""
     cluster.pause(2)
     admin.alter_partition_reassignments({TopicPartition("t", 0): [2, 0]})
@@ -181,13 +181,13 @@ def _moving(cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     )  # fmt: skip
 
 
-def _deleting(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
+def _delete_topic(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     admin.delete_topics(["many"])
     wait_until(lambda: tree.exists("/admin/delete_topics/many") is not None, timeout=60, what="the deletion marker")
     _wait_for(tree, "many", {p: (-1, [p % 3]) for p in range(12)})
 
 
-def _returned(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
+def _restart_broker(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.start(2)
     _wait_until_deleted(tree, "/admin/delete_topics/many")
     _wait_until_deleted(tree, "/brokers/topics/many")
@@ -200,13 +200,13 @@ def _returned(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     )
 
 
-def _elected(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
+def _elect_leaders(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0), TopicPartition("three", 0)])
     _wait_for(tree, "t", {0: (2, [0, 2])})
     _wait_for(tree, "three", {0: (2, [0, 1, 2])})
 
 
-def _stopped(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
+def _stop_broker(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.stop(1)
     cluster.wait_until_known()
     _wait_for(tree, "t", {0: (2, [0, 2]), 1: (2, [2]), 2: (0, [0, 2]), 3: (0, [0, 2])})
@@ -214,17 +214,17 @@ def _stopped(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
 
 
 _STEPS: dict[str, Callable[[Cluster, KazooClient, Admin], None]] = {
-    "started": _started,
-    "topics created": _topics,
-    "settings changed": _configs,
-    "partitions added": _grown,
-    "producer ids allocated": _producer_ids,
-    "partition being moved": _moving,
-    "broker 2 died": _broker_died,
-    "topic marked for deletion": _deleting,
-    "broker 2 returned": _returned,
-    "preferred leaders elected": _elected,
-    "broker 1 stopped": _stopped,
+    "started": _do_nothing,
+    "topics created": _create_topics,
+    "settings changed": _change_settings,
+    "partitions added": _add_partitions,
+    "producer ids allocated": _allocate_producer_ids,
+    "partition being moved": _start_reassignment,
+    "broker 2 died": _kill_broker,
+    "topic marked for deletion": _delete_topic,
+    "broker 2 returned": _restart_broker,
+    "preferred leaders elected": _elect_leaders,
+    "broker 1 stopped": _stop_broker,
 }
 
 

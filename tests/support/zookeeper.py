@@ -36,7 +36,7 @@ class ZooKeeper(Server):
             "minSessionTimeout": 2 * TICK_MS,
             "maxSessionTimeout": 60_000,
             "4lw.commands.whitelist": "*",
-            # The tests simulate no power failures, so that fsync is not necessary.
+            # The tests simulate no power failures, so fsync is not necessary.
             "forceSync": "no",
         } | dict(overrides or {})
         self.config = folder / "zoo.cfg"

@@ -57,15 +57,15 @@ public final class KavkaProbe {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;
         while ((line = in.readLine()) != null) {
-            Map<String, Object> answer = new LinkedHashMap<>();
+            Map<String, Object> response = new LinkedHashMap<>();
             try {
-                answer.put("result", run(JSON.readTree(line)));
+                response.put("result", run(JSON.readTree(line)));
             } catch (Throwable failure) {
                 Throwable cause = failure instanceof ExecutionException ? failure.getCause() : failure;
-                answer.put("error", cause.getClass().getSimpleName());
-                answer.put("message", String.valueOf(cause.getMessage()));
+                response.put("error", cause.getClass().getSimpleName());
+                response.put("message", String.valueOf(cause.getMessage()));
             }
-            out.println(JSON.writeValueAsString(answer));
+            out.println(JSON.writeValueAsString(response));
         }
     }
 
@@ -389,7 +389,7 @@ public final class KavkaProbe {
         settings.put("receive.buffer.bytes", String.valueOf(2 * 1024 * 1024));
         settings.put("check.crcs", "false");
         TopicPartition partition = new TopicPartition(args[2], 0);
-        long wanted = Long.parseLong(args[3]);
+        long expectedRecords = Long.parseLong(args[3]);
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
             consumer.assign(List.of(partition));
             if (args[5].equals("end")) {
@@ -405,7 +405,7 @@ public final class KavkaProbe {
             long start = 0;
             long begin = System.nanoTime();
             long lastProgress = begin;
-            while (records < wanted && System.nanoTime() - lastProgress < 60_000_000_000L) {
+            while (records < expectedRecords && System.nanoTime() - lastProgress < 60_000_000_000L) {
                 var polled = consumer.poll(Duration.ofMillis(100));
                 if (polled.isEmpty()) {
                     continue;

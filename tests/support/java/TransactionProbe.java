@@ -43,15 +43,15 @@ public final class TransactionProbe {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;
         while ((line = in.readLine()) != null) {
-            Map<String, Object> answer = new LinkedHashMap<>();
+            Map<String, Object> response = new LinkedHashMap<>();
             try {
-                answer.put("result", run(JSON.readTree(line)));
+                response.put("result", run(JSON.readTree(line)));
             } catch (Throwable failure) {
                 Throwable cause = failure instanceof ExecutionException ? failure.getCause() : failure;
-                answer.put("error", cause.getClass().getSimpleName());
-                answer.put("message", String.valueOf(cause.getMessage()));
+                response.put("error", cause.getClass().getSimpleName());
+                response.put("message", String.valueOf(cause.getMessage()));
             }
-            out.println(JSON.writeValueAsString(answer));
+            out.println(JSON.writeValueAsString(response));
         }
     }
 
