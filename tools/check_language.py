@@ -120,8 +120,8 @@ def _vocabulary_findings(path: Path, prose: Iterator[tuple[int, str]]) -> Iterat
 
 
 def _prose_of_code(source: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Comments, docstrings (of attributes as well), names of tests, and the strings of log calls,
-    raised errors and help."""
+    """Yield (line, text) of comments, docstrings (of attributes as well), names of tests, and the
+    strings of log calls, raised errors and help."""
     yield from _comment_blocks(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
@@ -170,7 +170,8 @@ def _is_log_call(node: ast.Call) -> bool:
 
 
 def _markdown_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs, list items and table cells; fenced blocks are code."""
+    """Yield (line, text) of paragraphs, list items and table cells. Fenced blocks are code and are
+    skipped."""
     is_code, first, paragraph = False, 0, ""
     for number, line in enumerate([*text.split("\n"), ""], 1):
         if line.lstrip().startswith("```"):

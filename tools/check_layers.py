@@ -105,6 +105,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def check_file(file: Path, package: Path) -> Iterator[str]:
+    """Yield a message for each import or call in a file that breaks the rules."""
     layer = layer_of(file, package)
     if layer == "__init__":
         return
@@ -138,7 +139,7 @@ def _direction(layer: str, other: str, relative: str) -> str | None:
     if RANK[other] > RANK[layer]:
         return f"{layer} imports {other}, which is above it"
     if RANK[other] == RANK[layer]:
-        return f"{layer} imports {other}, which is beside it"
+        return f"{layer} imports {other}, which has the same rank"
     return None
 
 

@@ -23,6 +23,7 @@ BLANK = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, token
 
 
 def code_lines(source: str) -> int:
+    """Return the number of lines that contain code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in BLANK:

@@ -24,7 +24,8 @@ def load_schemas(folder: Path = ROOT / "schemas") -> list[SchemaFile]:
 
 
 def generate(schemas: Path) -> dict[Path, str]:
-    """Return the text of every generated file by its path under src/kavka/protocol."""
+    """Return the text of every generated file by its path under src/kavka/protocol. Raise
+    SchemaError if a schema is invalid."""
     files = load_schemas(schemas)
     for file in files:
         kinds = [m.kind for m in file.messages]
@@ -37,6 +38,7 @@ def generate(schemas: Path) -> dict[Path, str]:
 
 
 def differences(target: Path, files: dict[Path, str]) -> list[str]:
+    """Return a message for each generated file that is missing, out of date or without a schema."""
     problems = []
     for path, text in files.items():
         if not (target / path).exists():

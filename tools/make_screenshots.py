@@ -46,9 +46,9 @@ def _take_screenshots(console: ConsoleProcess, cluster: KavkaCluster, target: Pa
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(name, count, 2) for name, count in TOPICS.items()])
     console.post(of_default("/alerts/rules"), {"kind": "lag", "threshold": 1000, "subject": "audit*"})
-    done = threading.Event()
-    threads = [threading.Thread(target=_produce, args=(servers, done))]
-    threads += [threading.Thread(target=_consume, args=(servers, group, done)) for group in ("billing", "audit-trail")]
+    stop = threading.Event()
+    threads = [threading.Thread(target=_produce, args=(servers, stop))]
+    threads += [threading.Thread(target=_consume, args=(servers, group, stop)) for group in ("billing", "audit-trail")]
     for thread in threads:
         thread.start()
     try:
@@ -75,15 +75,15 @@ def _take_screenshots(console: ConsoleProcess, cluster: KavkaCluster, target: Pa
                 page.screenshot(path=target / "console-phone.png")
                 watch.check()
     finally:
-        done.set()
+        stop.set()
         for thread in threads:
             thread.join()
 
 
-def _produce(servers: str, done: threading.Event) -> None:
+def _produce(servers: str, stop: threading.Event) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         number = 0
-        while not done.is_set():
+        while not stop.is_set():
             for topic in TOPICS:
                 for _ in range(5 + number % 17):
                     number += 1
@@ -92,13 +92,13 @@ def _produce(servers: str, done: threading.Event) -> None:
             time.sleep(0.1)
 
 
-def _consume(servers: str, group: str, done: threading.Event) -> None:
-    """Consume until `done` is set. The group billing keeps up; other groups are slow."""
+def _consume(servers: str, group: str, stop: threading.Event) -> None:
+    """Consume until `stop` is set. The group billing keeps up; other groups are slow."""
     is_slow = group != "billing"
     config = {"group_id": group, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 1000}
     with Consumer(bootstrap_servers=servers, max_poll_records=20 if is_slow else 500, **config) as consumer:
         consumer.subscribe(["orders", "payments"])
-        while not done.is_set():
+        while not stop.is_set():
             consumer.poll(0.5)
             if is_slow:
                 time.sleep(1.0)

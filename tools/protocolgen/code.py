@@ -1,5 +1,5 @@
-"""Parts shared by the generators of decoders and encoders: indented lines, unique local names, and
-the source of default values."""
+"""Helpers shared by the decoder and encoder generators: indented lines, unique local names, and
+source code for default values."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class StructWriter(Protocol):
 STRUCT_ARGUMENTS = {"decode": "buf, pos", "encode": "{}, append"}
 
 
-class Library:
-    """The functions of a module, one per layout. Versions with the same code share a function."""
+class GeneratedFunctions:
+    """The generated functions of a module. Versions of a struct with the same code share a
+    function."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[str, str, str], str] = {}  # (kind, owner, body) to name
@@ -46,6 +47,8 @@ class Library:
         return self.add_function(writer.kind, struct.name, arguments, writer.write_struct(struct), version)
 
     def add_function(self, kind: str, owner: str, arguments: str, body: list[str], version: int) -> str:
+        """Add a function for a version of `owner`, unless one with the same body exists. Return its
+        name."""
         key = kind, owner, "\n".join(body)
         name = self._functions.get(key)
         if name is None:
@@ -61,6 +64,7 @@ class Library:
         return name
 
     def sources(self) -> list[str]:
+        """Return the source code of each function."""
         result = []
         for (_kind, owner, body), name in self._functions.items():
             label = quoted(f"{owner} {version_label(sorted(self._versions[name]))}")
@@ -125,7 +129,7 @@ class Code:
         return name
 
 
-class Uses:
+class ModuleRequirements:
     """The imports and definitions that a generated module needs, collected while its code is
     generated."""
 
@@ -166,7 +170,7 @@ def has_shared_default(struct: Struct) -> bool:
     return all(not f.array and not is_struct(f) for f in struct.fields)
 
 
-def default_source(f: Field, uses: Uses) -> str:
+def default_source(f: Field, uses: ModuleRequirements) -> str:
     if f.default == "null" or (f.type == "records" and f.default is None):
         return "None"
     if f.array:
@@ -186,7 +190,7 @@ def default_source(f: Field, uses: Uses) -> str:
     return f.default or "0"
 
 
-def set_condition(f: Field, value: str, uses: Uses) -> str:
+def non_default_condition(f: Field, value: str, uses: ModuleRequirements) -> str:
     """Return the source of the condition that `value` is not the field's default."""
     default = default_source(f, uses)
     if default == "None":

@@ -7,41 +7,41 @@ versions with the same layout share it. `FlatDecoderWriter` is for the few messa
 
 from __future__ import annotations
 
-from protocolgen.code import Code, Library, Uses, default_source, is_struct, quoted, snake_case
+from protocolgen.code import Code, GeneratedFunctions, ModuleRequirements, default_source, is_struct, quoted, snake_case
 from protocolgen.schema import FIXED, Field, Message, SchemaError, Struct
 
 _SIZES = {"B": 1} | {form: size for form, size in FIXED.values()}
 
 
-def smallest(struct: Struct, version: int, flexible: bool) -> int:
+def min_size(struct: Struct, version: int, flexible: bool) -> int:
     """Return the minimum size of a struct in bytes, which bounds the count of an array."""
     fields, _tagged = struct.at(version)
-    return sum(_smallest_field(f, version, flexible) for f in fields) + flexible
+    return sum(_min_field_size(f, version, flexible) for f in fields) + flexible
 
 
-def _smallest_field(f: Field, version: int, flexible: bool) -> int:
+def _min_field_size(f: Field, version: int, flexible: bool) -> int:
     if f.array:
         return 1 if flexible else 4
     if is_struct(f) and f.nullable_in(version):
         return 1
-    return smallest_element(f, version, flexible)
+    return min_element_size(f, version, flexible)
 
 
-def smallest_element(f: Field, version: int, flexible: bool) -> int:
+def min_element_size(f: Field, version: int, flexible: bool) -> int:
     if f.type in FIXED:
         return FIXED[f.type][1]
     if f.type == "string":
         return 1 if flexible else 2
     if f.struct is None:
         return 1 if flexible else 4
-    return smallest(f.struct, version, flexible)
+    return min_size(f.struct, version, flexible)
 
 
 class DecoderWriter:
     kind = "decode"
     arguments = "buf, pos"
 
-    def __init__(self, message: Message, version: int, uses: Uses, library: Library) -> None:
+    def __init__(self, message: Message, version: int, uses: ModuleRequirements, library: GeneratedFunctions) -> None:
         self.message = message
         self.version = version
         self.flexible = message.flexible(version)
@@ -190,7 +190,7 @@ class DecoderWriter:
             element = self.function_of(f.struct)
         else:
             element = self.uses.helper(self.reader(f.type, nullable=False))
-        self.code.add(f"{target}, pos = {read}(buf, pos, {self.smallest_element(f)}, {element})")
+        self.code.add(f"{target}, pos = {read}(buf, pos, {self.min_element_size(f)}, {element})")
 
     def number_format(self, f: Field) -> str:
         form: str = FIXED[f.type][0]
@@ -198,8 +198,8 @@ class DecoderWriter:
             raise SchemaError(f"{f.name}: arrays of {f.type} are not supported")
         return form
 
-    def smallest_element(self, f: Field) -> int:
-        size = smallest_element(f, self.version, self.flexible)
+    def min_element_size(self, f: Field) -> int:
+        size = min_element_size(f, self.version, self.flexible)
         if size < 1:
             raise SchemaError(f"version {self.version}: elements of {f.name} have no size, so their count is unbounded")
         return size
@@ -281,7 +281,7 @@ class FlatDecoderWriter(DecoderWriter):
         code = self.code
         if self.flexible:
             code.add("n -= 1")
-        size = self.smallest_element(f)
+        size = self.min_element_size(f)
         needed = "n" if size == 1 else f"{size} * n"
         with code.block(f"if {needed} > size - pos:"):
             code.add(f"raise {self.uses.helper('truncated')}({quoted(f.name)}, {needed}, size - pos)")

@@ -8,7 +8,7 @@ default, unless it is ignorable. `FlatEncoderWriter` is for the few messages on 
 
 from __future__ import annotations
 
-from protocolgen.code import Code, Library, Uses, quoted, set_condition, snake_case
+from protocolgen.code import Code, GeneratedFunctions, ModuleRequirements, non_default_condition, quoted, snake_case
 from protocolgen.schema import FIXED, Field, Message, Struct
 
 
@@ -22,7 +22,7 @@ class EncoderWriter:
     kind = "encode"
     arguments = "message, out"
 
-    def __init__(self, message: Message, version: int, uses: Uses, library: Library) -> None:
+    def __init__(self, message: Message, version: int, uses: ModuleRequirements, library: GeneratedFunctions) -> None:
         self.message = message
         self.version = version
         self.flexible = message.flexible(version)
@@ -71,7 +71,7 @@ class EncoderWriter:
     def struct(self, struct: Struct, source: str) -> None:
         for f in struct.absent(self.version):
             if not f.ignorable:
-                with self.code.block(f"if {set_condition(f, f'{source}.{f.name}', self.uses)}:"):
+                with self.code.block(f"if {non_default_condition(f, f'{source}.{f.name}', self.uses)}:"):
                     self.code.add(f"raise {self.uses.helper('not_in_version')}({quoted(f.name)})")
         fields, tagged = struct.at(self.version)
         for f in fields:
@@ -99,7 +99,7 @@ class EncoderWriter:
         for f in tagged:
             value = f"{source}.{f.name}"
             pieces = code.name("pieces")
-            with code.block(f"if {set_condition(f, value, self.uses)}:"):
+            with code.block(f"if {non_default_condition(f, value, self.uses)}:"):
                 code.add(f"{pieces} = []")
                 self.append = f"{pieces}.append"
                 self.field(f, value)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from protocolgen.code import (
     LINE_LENGTH,
-    Library,
-    Uses,
+    GeneratedFunctions,
+    ModuleRequirements,
     default_source,
     format_name,
     has_shared_default,
@@ -29,7 +29,7 @@ HINTS = {
 
 
 def module_source(schema: SchemaFile) -> str:
-    uses = Uses()
+    uses = ModuleRequirements()
     parts: list[str] = []
     for struct in schema.structs.values():
         parts.append(_class(struct, uses))
@@ -38,7 +38,7 @@ def module_source(schema: SchemaFile) -> str:
     tables: list[str] = []
     for message in schema.messages:
         parts.append(_class(message, uses))
-    library = Library()
+    library = GeneratedFunctions()
     for message in schema.messages:
         tables.append(_table(message, FlatDecoderWriter if message.flat else DecoderWriter, uses, library))
         tables.append(_table(message, FlatEncoderWriter if message.flat else EncoderWriter, uses, library))
@@ -54,7 +54,7 @@ def module_source(schema: SchemaFile) -> str:
     return _head(schema, uses, text) + "\n\n\n" + text + "\n\n\n" + "\n".join(tables) + "\n"
 
 
-def _head(schema: SchemaFile, uses: Uses, text: str) -> str:
+def _head(schema: SchemaFile, uses: ModuleRequirements, text: str) -> str:
     names = " and ".join(m.name for m in schema.messages) if len(schema.messages) <= 2 else "The records"
     key = schema.messages[0].api_key
     summary = f"{names} (api {key})." if key is not None else f"{names} of {schema.name}."
@@ -83,7 +83,7 @@ def _head(schema: SchemaFile, uses: Uses, text: str) -> str:
     return "\n".join(lines)
 
 
-def _class(struct: Struct, uses: Uses) -> str:
+def _class(struct: Struct, uses: ModuleRequirements) -> str:
     base = uses.helper("TopMessage") if isinstance(struct, Message) else uses.helper("Message")
     lines = [f"class {struct.name}({base}):"]
     if not struct.fields:
@@ -121,7 +121,7 @@ def _hint(f: Field) -> str:
     return f"{hint} | None" if f.ever_nullable or has_own_default else hint
 
 
-def _argument_default(f: Field, uses: Uses) -> str:
+def _argument_default(f: Field, uses: ModuleRequirements) -> str:
     default = default_source(f, uses)
     if default == "[]":
         return uses.helper("EMPTY")
@@ -141,7 +141,12 @@ def _argument_value(f: Field) -> str:
     return f.name
 
 
-def _table(message: Message, writer: type[DecoderWriter] | type[EncoderWriter], uses: Uses, library: Library) -> str:
+def _table(
+    message: Message,
+    writer: type[DecoderWriter] | type[EncoderWriter],
+    uses: ModuleRequirements,
+    library: GeneratedFunctions,
+) -> str:
     """Add the functions of all versions to the library, and return their table."""
     table = "_DECODERS" if writer.kind == "decode" else "_ENCODERS"
     lines = [f"{message.name}.{table} = {{"]

@@ -47,7 +47,7 @@ def test_imports_of_lower_layers_are_allowed(tmp_path, file, text):
     [
         ("common/a.py", "from kavka.api import registry", "common/a.py:1: common imports api, which is above it"),
         ("records/a.py", "\nimport kavka.storage.log", "records/a.py:2: records imports storage"),
-        ("storage/a.py", "from kavka.client import admin", "is beside it"),
+        ("storage/a.py", "from kavka.client import admin", "has the same rank"),
         ("storage/a.py", "from kavka import api", "storage imports api"),
         ("storage/a.py", "def f():\n    from kavka.api import registry", "storage/a.py:2: storage imports api"),
         ("cli/topics.py", "from kavka.storage import log", "cli may use only"),
