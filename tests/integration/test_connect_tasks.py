@@ -429,7 +429,7 @@ def test_only_records_with_invalid_decimals_times_or_schemas_fail(spark: Any) ->
     raw = spark.createDataFrame(rows, f"{columns} headers array<struct<key: string, value: binary>>")
     worker = {"key.converter": "StringConverter", "value.converter": "JsonConverter"}
     flow = Flow.of("c", {}, {"errors.tolerance": "all"}, worker, keep_raw=False)
-    records = flow.decoded(raw, raw)
+    records = flow.decode(raw, raw)
     assert records.type_of("value").simpleString() == "struct<a:decimal(38,4),all:array<decimal(38,4)>,at:timestamp>"
     from pyspark.sql import functions as F
 

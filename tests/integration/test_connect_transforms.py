@@ -52,14 +52,14 @@ def decode_case(spark: Any, flow: Any, case: dict[str, Any]) -> Any:
         f"SELECT * FROM VALUES ({binary(case['key'])}, {binary(case['value'])}, 'orders-eu', 3, 41L, {time}, "
         f"CAST(array({headers}) AS {header_type})) AS t(key, value, topic, partition, offset, timestamp, headers)"
     )
-    return flow.decoded(frame, frame)
+    return flow.decode(frame, frame)
 
 
 def test_transformed_records_equal_those_of_apache(spark: Any) -> None:
     from pyspark.sql import functions as F
 
     from kavka.pipeline.connect.flow import Flow
-    from kavka.pipeline.connect.transforms.chain import compiled
+    from kavka.pipeline.connect.transforms.chain import compile_steps
 
     # The time zone of a worker's session.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -77,7 +77,7 @@ def test_transformed_records_equal_those_of_apache(spark: Any) -> None:
         record_id = json.dumps([case["schemas"], case["key"], case["value"], case["timestamp"], case["headers"]])
         if record_id not in decoded_records:
             decoded_records[record_id] = decode_case(spark, flow, case)
-        steps, errors = compiled(
+        steps, errors = compile_steps(
             {"transforms": "t", "transforms.t.type": f"org.apache.kafka.connect.transforms.{case['type']}"}
             | {f"transforms.t.{name}": value for name, value in case["config"].items()}
         )

@@ -1,4 +1,4 @@
-"""The tool replica-verification, on a Kavka cluster and on an Apache cluster of three brokers."""
+"""The replica-verification tool, on Kavka and Apache Kafka clusters of three brokers."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class LastMessage:
 
 
 class Alerts:
-    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it. Rules
-    and events are in the store. A crash loses unsent messages, and pending violations start again.
-    """
+    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it.
+    Rules and events are in the store. A crash loses unsent messages, and pending violations
+    start again."""
 
     def __init__(self, cluster: ClusterHandle) -> None:
         self.cluster = cluster
@@ -140,8 +140,7 @@ class Alerts:
 
     async def evaluate(self) -> None:
         """Evaluate the rules after a sample or a change of rules. Raises and ends alerts. The
-        alerts of a rule that cannot be evaluated stay as they are.
-        """
+        alerts of a rule that cannot be evaluated stay as they are."""
         now = time.time()
         violations: dict[Key, str] = {}
         unknown_rules: set[int] = set()

@@ -156,8 +156,7 @@ class Handlers:
 
     async def context(self, request: Request) -> Context:
         """Authenticate a request and return its context. Raises Refused: 401 without a user, 404
-        for an unknown cluster, 429 after too many attempts, 503 if the users file is invalid.
-        """
+        for an unknown cluster, 429 after too many attempts, 503 if the users file is invalid."""
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
@@ -275,8 +274,7 @@ class Handlers:
         self, operation: Operation, context: Context, path: Mapping[str, str], inputs: Mapping[str, Any]
     ) -> Any:
         """Check the role and the inputs, call the operation, and return its result. A POST request
-        is written to the audit log with its outcome. `error_response` handles the errors.
-        """
+        is written to the audit log with its outcome. `error_response` handles the errors."""
         if operation.method == "GET":
             return await operation.function(context, **operation.arguments(path, inputs))
         outcome, audited = "failed", {name: value for name, value in path.items() if name != "cluster"}

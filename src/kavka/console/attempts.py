@@ -57,8 +57,7 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
 @dataclass(slots=True)
 class BackOff:
     """The attempts of an account from an address since the last success, and the monotonic time
-    when the back-off ends.
-    """
+    when the back-off ends."""
 
     failures: int
     ends_at: float

@@ -122,8 +122,7 @@ class UsersFile:
 
     def users(self) -> dict[str, tuple[User, str]]:
         """Return the users and their password hashes by name. Reads the file again if it has
-        changed. Raises UsersError if the file cannot be read or parsed.
-        """
+        changed. Raises UsersError if the file cannot be read or parsed."""
         try:
             status = self.path.stat()
             file_state = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -235,8 +234,7 @@ class Auth:
     async def check(self, name: str, password: str, address: str) -> User | None:
         """Return the user, or None if the name or the password is wrong. A malformed name and a
         password that is too long are rejected without hashing. Raises TooManyAttempts, and
-        UsersError if the users file is invalid.
-        """
+        UsersError if the users file is invalid."""
         if self.users is None:
             return None
         if not NAME_PATTERN.fullmatch(name) or len(password) > MAX_PASSWORD_LENGTH:
@@ -300,8 +298,7 @@ class Auth:
 
     def new_csrf_token(self, token: str) -> str:
         """Return a new CSRF token for a page. An attacker could derive a constant token from the
-        sizes of compressed pages (BREACH).
-        """
+        sizes of compressed pages (BREACH)."""
         nonce = secrets.token_hex(8)
         return nonce + self._csrf(nonce, token)
 

@@ -185,8 +185,7 @@ def read_value(data: bytes, schema: Schema, position: int = 0, budget: Budget | 
 
 def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any], bool]:
     """Return the first MAX_RECORDS values of an object container, and whether these are all values.
-    Raises BadSchema, BadData and TooLarge.
-    """
+    Raises BadSchema, BadData and TooLarge."""
     source = Source(data, len(CONTAINER), budget)
     metadata = _blocks(_PRIMITIVE["bytes"], is_map=True)(source, 0)
     schema = Schema(metadata.get("avro.schema", b"").decode("utf-8", "replace"))
@@ -273,8 +272,7 @@ def _union(branches: list[Read]) -> Read:
 def _blocks(read_item: Read, is_map: bool) -> Read:
     """Return a reader of an array or map. An array or map consists of blocks, which start with the
     number of items. A negative number is followed by the size of the block. The number 0 is the
-    end.
-    """
+    end."""
 
     def read(source: Source, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -313,8 +311,7 @@ def _logical(schema: dict[str, Any], read: Read) -> Read:
 
 def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
     """Return the exact decimal as text. A value other than bytes or fixed is returned unchanged:
-    Avro ignores the logical type there.
-    """
+    Avro ignores the logical type there."""
     if not isinstance(unscaled, bytes):
         return unscaled
     if len(unscaled) > MAX_DECIMAL_BYTES:

@@ -171,8 +171,7 @@ class ClusterHandle:
 
     async def refresh(self) -> None:
         """Take a sample, or wait for the running one. If the running sample began before a change,
-        wait for its end and take another sample.
-        """
+        wait for its end and take another sample."""
         if self._is_stale and self._sample_task is not None and not self._sample_task.done():
             await asyncio.wait({self._sample_task})
         await asyncio.wait({self._begin_sample()})
@@ -291,8 +290,7 @@ class ClusterHandle:
 
 def _growth(topic: Topic, previous: Topic | None) -> tuple[int, int]:
     """Return the messages and bytes that were added to a topic since the previous sample. All
-    messages of a new topic or partition are new.
-    """
+    messages of a new topic or partition are new."""
     is_new = previous is None or previous.id != topic.id
     previous_partitions = {} if previous is None or is_new else {p.id: p for p in previous.partitions}
     messages = size = 0

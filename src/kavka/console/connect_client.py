@@ -45,8 +45,7 @@ class ConnectorRow:
 
 class ConnectCluster:
     """A Connect cluster, accessed through the worker at `address`. The methods raise Refused if the
-    worker does not respond or returns an error.
-    """
+    worker does not respond or returns an error."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address if "//" in address else f"//{address}", "http")

@@ -82,8 +82,7 @@ class Context:
 
 def fingerprint(*parts: object) -> str:
     """Return a fingerprint of the content of a page. An action confirmed on the page is rejected if
-    the content has changed.
-    """
+    the content has changed."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

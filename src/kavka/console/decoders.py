@@ -66,8 +66,7 @@ def decode(data: bytes, name: str = "auto", schema: str = "", budget: Budget | N
 
 def make_decoder(name: str, schema: str = "") -> Decoder:
     """Return the decoder with this name. `schema` is an Avro schema as JSON. Without a schema the
-    Avro decoder accepts only containers. Raises ValueError and BadSchema.
-    """
+    Avro decoder accepts only containers. Raises ValueError and BadSchema."""
     match name:
         case "auto":
             return _hex_on_error(decode_auto)
@@ -89,8 +88,7 @@ def make_decoder(name: str, schema: str = "") -> Decoder:
 
 def _hex_on_error(decoder: Decoder) -> Decoder:
     """Return a decoder that shows the bytes as hex if `decoder` raises: a failing decoder must not
-    hide the other messages.
-    """
+    hide the other messages."""
 
     def decode_or_show_hex(data: bytes, budget: Budget) -> Decoded:
         try:
@@ -212,8 +210,7 @@ def _avro(value: Any, problem: str = "") -> Decoded:
 
 def decode_internal(topic: str, key: bytes | None, value: bytes | None, budget: Budget) -> tuple[Decoded, Decoded]:
     """Decode the key and the value of a record of an internal topic. The key determines the type of
-    the value.
-    """
+    the value."""
     if key is None:
         return NULL, NULL if value is None else _hex_on_error(decode_auto)(value, budget)
     try:

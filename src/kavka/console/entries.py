@@ -44,8 +44,7 @@ class Setting:
 
 def settings(entries: Iterable[ConfigEntry], table: ConfigTable, own: ConfigSource) -> list[Setting]:
     """Return the settings, sorted by name. The help comes from `table`, or else from the broker.
-    `own` is the source of settings that are set on this resource.
-    """
+    `own` is the source of settings that are set on this resource."""
     return [_setting(entry, table, own) for entry in sorted(entries, key=lambda entry: entry.name)]
 
 
@@ -81,8 +80,7 @@ async def checked_change(
 ) -> tuple[Setting, AlterConfigOp]:
     """Return the current setting and the operation that changes it. `owners` is "brokers" or
     "topics". Raises Refused for invalid inputs, an unknown setting, or a setting that has changed
-    since the page was loaded.
-    """
+    since the page was loaded."""
     if not reset and value is None:
         raise Refused("a value is missing", field="value")
     setting = {entry.name: entry for entry in await read()}.get(name)

@@ -9,8 +9,7 @@ from kavka.protocol.primitives import ProtocolError
 
 class Refused(Exception):
     """A request that was rejected or failed, with its HTTP status. `field` names the invalid input,
-    if any. After a timeout or an error of another server the request may have had an effect.
-    """
+    if any. After a timeout or an error of another server the request may have had an effect."""
 
     def __init__(self, message: str, status: int = 400, field: str = "") -> None:
         super().__init__(message)
@@ -34,8 +33,7 @@ def explain(error: Exception) -> tuple[int, str] | None:
 
 def reason(error: Exception) -> str:
     """Return the message of an error as one line. An error that combines errors and has only one is
-    replaced by that error.
-    """
+    replaced by that error."""
     errors = getattr(error, "errors", None)
     if errors and len(errors) == 1:
         error = next(iter(errors.values()))

@@ -338,8 +338,7 @@ def _comparison_test(left: Path | _Literal, operator: str, right: Path | _Litera
 
 def _with_time(operand: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
     """Return the operand, or its time in milliseconds if it is a text that is compared with
-    `timestamp`.
-    """
+    `timestamp`."""
     if isinstance(operand, _Literal) and isinstance(operand.value, str) and other == Path("timestamp", ()):
         try:
             return _Literal(milliseconds_of(operand.value))
@@ -378,8 +377,7 @@ def _matches(pattern: Pattern, value: Any, budget: Budget) -> bool:
 
 def _equal(a: Any, b: Any, budget: Budget) -> bool:
     """Return whether two values are equal. Python's comparison of lists and dicts would charge
-    nothing to the budget.
-    """
+    nothing to the budget."""
     pairs = [(a, b)]
     while pairs:
         a, b = pairs.pop()

@@ -79,8 +79,7 @@ class Filter:
 
     def match(self, record: ConsumerRecord) -> Message | None:
         """Return the message if it matches, otherwise None. Decoded values are dropped, because a
-        search holds many messages.
-        """
+        search holds many messages."""
         try:
             for record_test in self._record_tests:
                 if not record_test(record):

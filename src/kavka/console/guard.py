@@ -41,8 +41,7 @@ CSRF_HEADER = "x-csrf-token"
 
 class Guard:
     """ASGI middleware that checks the Host and adds the headers. Request handlers call
-    `authenticate` and `check_token` for the other checks.
-    """
+    `authenticate` and `check_token` for the other checks."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self.app = app
@@ -87,8 +86,7 @@ def check_origin(request: Request) -> None:
 
 def check_token(request: Request, auth: Auth, received: str, cookie: str) -> None:
     """Raise Refused (403) if a request that changes something comes from another origin or has no
-    valid CSRF token. A request without a session cookie needs no token, but must be JSON.
-    """
+    valid CSRF token. A request without a session cookie needs no token, but must be JSON."""
     check_origin(request)
     token = request.cookies.get(cookie, "")
     if token:
@@ -101,8 +99,7 @@ def check_token(request: Request, auth: Auth, received: str, cookie: str) -> Non
 
 async def authenticate(request: Request, auth: Auth, cookie: str) -> User | None:
     """Return the user of the session cookie, or of HTTP Basic authentication for programs, or None.
-    Raises Refused: 429 after too many attempts, 503 if the users file is invalid.
-    """
+    Raises Refused: 429 after too many attempts, 503 if the users file is invalid."""
     user = auth.session_user(request.cookies.get(cookie, ""))
     if user is not None:
         return user

@@ -15,8 +15,7 @@ from starlette.responses import Response
 
 def plain(value: Any) -> Any:
     """Convert dataclasses, NamedTuples, sets, enums, UUIDs and bytes to JSON values. Numbers above
-    2**53 stay numbers; NaN and infinity become null. Raises TypeError for other types.
-    """
+    2**53 stay numbers; NaN and infinity become null. Raises TypeError for other types."""
     if value is None or isinstance(value, (str, bool, int)):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):

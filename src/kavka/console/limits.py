@@ -25,8 +25,7 @@ class TooLarge(ValueError):
 
 class Budget:
     """The remaining budget of one message. The methods raise TooLarge when it is exceeded. Threads
-    must not share it.
-    """
+    must not share it."""
 
     __slots__ = ("characters", "unpacked", "values", "work")
 

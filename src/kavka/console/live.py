@@ -33,8 +33,7 @@ class EventStream(StreamingResponse):
     """A streaming response of `events` (see `event`), with keep-alive comments that detect a
     disconnected client. The stream closes the iterator when the client disconnects or loses access.
     Between events it calls `is_allowed`, at most every MIN_CHECK_INTERVAL_S and at least every
-    KEEP_ALIVE_INTERVAL_S.
-    """
+    KEEP_ALIVE_INTERVAL_S."""
 
     def __init__(self, events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> None:
         super().__init__(

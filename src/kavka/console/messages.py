@@ -111,8 +111,7 @@ class Search:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run until the limit is reached, all messages were searched, no data arrives for
         STALL_TIMEOUT_S, or the iterator is closed. Raises KafkaError, and Refused if no partition
-        has a leader.
-        """
+        has a leader."""
         began = time.monotonic()
         query = self.query
         async with _consumer(self.client, query) as consumer:
@@ -301,8 +300,7 @@ class Search:
     ) -> AsyncGenerator[tuple[TopicPartition, list[ConsumerRecord] | str, int], None]:
         """Yield (partition, records or notice, next offset) until every partition has reached the
         end of its range. Offsets without a record (deleted, compacted, transaction markers) are
-        skipped. Sets `_is_stalled` and stops if no data arrives for STALL_TIMEOUT_S.
-        """
+        skipped. Sets `_is_stalled` and stops if no data arrives for STALL_TIMEOUT_S."""
         await consumer.assign(ranges)
         await consumer.resume(ranges)
         for tp, (start, _) in ranges.items():
@@ -372,8 +370,7 @@ async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
     """Return the record at this offset, or None if it does not exist. Raises Refused if the
-    partition does not exist or cannot be read.
-    """
+    partition does not exist or cannot be read."""
     tp = TopicPartition(topic, partition)
     query = Query(topic, Filter(topic), partitions=(partition,))
     async with _consumer(client, query) as consumer:
@@ -414,8 +411,7 @@ def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
 
 async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicPartition], list[TopicPartition]]:
     """Return the selected partitions with a leader, and those without a leader. Raises Refused
-    (404) if a selected partition does not exist.
-    """
+    (404) if a selected partition does not exist."""
     infos = await consumer.partitions_for(query.topic, 10)
     leaders = {p.partition: p.leader for p in infos}
     for partition in query.partitions:
@@ -467,8 +463,7 @@ class _NewestHits:
 
     def newest(self) -> list[Message]:
         """Return the newest hits of all partitions, newest first and at most the limit. The hits of
-        a partition are in descending order of their offsets.
-        """
+        a partition are in descending order of their offsets."""
         merged = heapq.merge(
             *(reversed(hits) for hits in self._hits.values()),
             key=lambda m: (-m.record.timestamp, m.record.partition),

@@ -15,8 +15,7 @@ def propose(
     """Return an assignment of `replication` replicas per partition to these brokers. Replicas and
     preferred leaders are balanced over the brokers, and the replicas of a partition are in
     different racks if possible. A replica stays on its broker unless the broker is not in the list
-    or has more replicas than others. Raises Refused if there are too few brokers.
-    """
+    or has more replicas than others. Raises Refused if there are too few brokers."""
     if not brokers:
         raise Refused("select at least one broker", field="brokers")
     if replication > len(brokers):
@@ -68,8 +67,7 @@ def _balance_replicas(
 def _with_balanced_leaders(assignment: Mapping[int, list[int]], brokers: Sequence[int]) -> Assignment:
     """Return the assignment with balanced preferred leaders, the first replica of each list. A
     preferred leader is replaced if another replica is the preferred leader of at least two fewer
-    partitions.
-    """
+    partitions."""
     leader_counts = dict.fromkeys(brokers, 0)
     for replicas in assignment.values():
         leader_counts[replicas[0]] += 1
@@ -89,8 +87,7 @@ def _with_balanced_leaders(assignment: Mapping[int, list[int]], brokers: Sequenc
 
 def parse_replicas(partition: str, text: str | None) -> tuple[int, tuple[int, ...]]:
     """Parse the inputs of a form: `"3", "1, 2"` is partition 3 on brokers 1 and 2. Raises Refused
-    for invalid inputs.
-    """
+    for invalid inputs."""
     try:
         partition_id = int(partition)
         brokers = tuple(int(broker) for broker in (text or "").replace(",", " ").split())

@@ -129,8 +129,7 @@ def _simple(python_type: Any) -> dict[str, Any]:
 
 def _schema(hint: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a result type. The schemas of dataclasses and NamedTuples are added to
-    `schemas`.
-    """
+    `schemas`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _schema(arguments[0], schemas)

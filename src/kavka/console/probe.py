@@ -79,8 +79,7 @@ async def take_sample(admin: Admin) -> Sample:
 
 async def _metadata(admin: Admin) -> MetadataResponse:
     """Return the metadata from the first broker that responds. A broker that hangs delays the
-    sample by METADATA_TIMEOUT_S only. Raises the first error if no broker responds.
-    """
+    sample by METADATA_TIMEOUT_S only. Raises the first error if no broker responds."""
     first_error: Exception | None = None
     for node in [None, *(node for node in admin.cluster.nodes if node >= 0)]:
         try:
@@ -204,8 +203,7 @@ async def take_groups(
     admin: Admin, sample: Sample, ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[str, Group], list[str]]:
     """Return all groups with their committed offsets and their lag to `ends`, and a line per failed
-    request.
-    """
+    request."""
     problems: list[str] = []
     listings: dict[str, Any] = {}
     await asyncio.gather(*(_add_listings(admin, broker, listings, problems) for broker in sample.nodes))

@@ -101,8 +101,7 @@ class Operation:
 
     def arguments(self, path: Mapping[str, str], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Convert and validate the inputs, which are texts or lists of texts (form, query string)
-        or JSON values. Raises Refused for an unknown, missing or invalid input.
-        """
+        or JSON values. Raises Refused for an unknown, missing or invalid input."""
         names = {p.name for p in self.parameters} | {"csrf"}
         for parameter in self.parameters:
             if parameter.type is dict and parameter.name not in inputs:
@@ -160,8 +159,7 @@ def _operation(method: str, path: str, summary: str, role: Role) -> Callable[[F]
 
 def path_of(name: str, **values: str) -> str:
     """Return the URL of an operation. Raises KeyError for an unknown name, so that a wrong name in
-    a template is an error.
-    """
+    a template is an error."""
     operation = OPERATIONS[name]
     return "/api" + operation.path.format_map({key: quote(str(value), safe="") for key, value in values.items()})
 
@@ -282,8 +280,7 @@ def _check(parameter: Parameter, value: Any) -> None:
 
 def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for the audit log. Arguments with the default value are omitted, secrets
-    are hidden, and texts are truncated.
-    """
+    are hidden, and texts are truncated."""
     audited = {}
     for parameter in operation.parameters:
         value = arguments.get(parameter.name)

@@ -59,8 +59,7 @@ class Rule:
 
 def violations_of(rule: Rule, sample: Sample | None, error: str) -> dict[str, str] | None:
     """Return a line of text by violating subject, or None if the rule cannot be evaluated because
-    the cluster did not respond.
-    """
+    the cluster did not respond."""
     if rule.kind is Kind.UNREACHABLE:
         return {"cluster": f"no broker responds: {error}"} if error else {}
     if sample is None or error:

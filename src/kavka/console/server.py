@@ -29,8 +29,7 @@ MAX_HEADER_BYTES = 64 * 1024
 
 class ConsoleServer(Server):
     """A server that ends the event streams when it stops. Otherwise the server would wait for their
-    clients until SHUTDOWN_TIMEOUT_S.
-    """
+    clients until SHUTDOWN_TIMEOUT_S."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -45,9 +44,9 @@ class ConsoleServer(Server):
 
 
 def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
-    """Run until a signal, or with `stop_on_eof` until the end of standard input. Returns the exit
-    code 0. Calls `announce` with the URL of the console. Raises SettingsError, UsersError, OSError.
-    """
+    """Run until a signal, or with `stop_on_eof` until the end of standard input. Returns the
+    exit code 0. Calls `announce` with the URL of the console. Raises SettingsError, UsersError,
+    OSError."""
     settings.check()
     listener = bind(settings.host, settings.port)
     with contextlib.closing(listener):

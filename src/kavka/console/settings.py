@@ -88,8 +88,7 @@ _SECTION = re.compile(r"\s*\[(?P<name>[^\]]*)\]\s*")
 
 def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
     """Read a file of clusters. A cluster is a line `[name]` and client settings in Kafka's
-    properties format. Raises SettingsError if the content is invalid, and OSError.
-    """
+    properties format. Raises SettingsError if the content is invalid, and OSError."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -88,8 +88,7 @@ def part(decoded: Decoded, data: bytes | None, limit: int) -> Part:
 
 def row_of(message: Message, limit: int = MAX_ROW_TEXT) -> MessageRow:
     """Return the row of a message. Drops the decoded values of the message, because a page has many
-    rows.
-    """
+    rows."""
     record = message.record
     message_row = MessageRow(
         record.partition,
@@ -108,8 +107,7 @@ def row_of(message: Message, limit: int = MAX_ROW_TEXT) -> MessageRow:
 
 def header_rows(headers: list[Header], limit: int) -> list[HeaderRow]:
     """Return the headers that fit into a row. The decoded text of a small header may be long, and a
-    page has many rows.
-    """
+    page has many rows."""
     remaining = max(MAX_HEADERS_TEXT, 2 * limit)
     rows: list[HeaderRow] = []
     for header in headers:
@@ -247,16 +245,14 @@ def _csv(*cells: Any) -> str:
 
 def cell(text: str) -> str:
     """Return the text of a CSV cell. NUL is replaced by its visible symbol, and a formula gets an
-    apostrophe in front.
-    """
+    apostrophe in front."""
     text = text.replace("\0", "\u2400")
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 async def rows(messages: list[Message], limit: int = MAX_ROW_TEXT) -> list[MessageRow]:
     """Return the rows of messages. A worker thread decodes them, so that hostile messages do not
-    block the event loop.
-    """
+    block the event loop."""
     return [row async for chunk in mapped(lambda message: row_of(message, limit), messages) for row in chunk]
 
 

@@ -13,8 +13,7 @@ from kavka.common.types import TopicPartition
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A partition. `start` and `end` are the log start offset and the high watermark, `size` is the
-    size of the leader's replica in bytes. Each is None if the broker did not return it.
-    """
+    size of the leader's replica in bytes. Each is None if the broker did not return it."""
 
     topic: str
     id: int
@@ -144,8 +143,7 @@ class Sample:
     groups: dict[str, Group] = field(default_factory=dict)
     groups_at: float = 0.0
     """When the groups were sampled, 0 if they have not been sampled yet. They are sampled less
-    often.
-    """
+    often."""
     seen_brokers: frozenset[int] = frozenset()
     """All brokers that were ever seen, except those that a user has removed from the console."""
 

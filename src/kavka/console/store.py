@@ -74,8 +74,7 @@ class Store:
 
     def open(self) -> None:
         """Lock the directory and open the database. Raises SettingsError if another console uses
-        the directory or the database is invalid, and OSError.
-        """
+        the directory or the database is invalid, and OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

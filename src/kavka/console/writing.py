@@ -72,8 +72,7 @@ def _avro(text: str, schema: str) -> bytes | None:
 
 def headers_of(text: str) -> list[tuple[str, bytes | None]]:
     """Parse a header per line: `name: value`. Without a colon the value is null. Raises Refused if
-    a name is missing.
-    """
+    a name is missing."""
     headers: list[tuple[str, bytes | None]] = []
     for line in text.splitlines():
         if not line.strip():
@@ -94,8 +93,7 @@ async def send(
     headers: list[tuple[str, bytes | None]],
 ) -> RecordMetadata:
     """Send a message and wait for the acknowledgement of all in-sync replicas. Raises Refused (413)
-    if it is too large, and KafkaError.
-    """
+    if it is too large, and KafkaError."""
     if len(key or b"") + len(value or b"") > MAX_MESSAGE_BYTES:
         raise Refused(f"the message has more than {MAX_MESSAGE_BYTES} bytes", 413)
     settings = {

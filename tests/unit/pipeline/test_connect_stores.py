@@ -13,7 +13,7 @@ from kavka.client.consumer.assignors import Subscription
 from kavka.connect import ConnectError, RetriableError
 from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, assign_connectors
 from kavka.pipeline.connect.herder import WrongWorker
-from kavka.pipeline.connect.retries import Retries, Stopped
+from kavka.pipeline.connect.retries import Retries, TaskStopped
 from kavka.pipeline.connect.stores import (
     PAUSED,
     STARTED,
@@ -153,7 +153,7 @@ def test_stopping_a_task_ends_the_retries() -> None:
     def work() -> None:
         raise RetriableError("unavailable")
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TaskStopped):
         Retries(-1, 60_000, stop).call("Reading c", work)
 
 

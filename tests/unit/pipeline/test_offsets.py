@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import PipelineError
-from kavka.pipeline.spark.offsets import Range, count, from_checkpoint, limited, plan, to_checkpoint
+from kavka.pipeline.spark.offsets import Range, count, from_checkpoint, limit_end_offsets, plan, to_checkpoint
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -23,9 +23,9 @@ def test_a_checkpoint_has_topics_and_partitions_in_order() -> None:
 
 def test_a_limit_is_shared_by_all_partitions_in_proportion() -> None:
     start, end = {A0: 0, A1: 0, B0: 10}, {A0: 900, A1: 99, B0: 11}
-    end_offsets = limited(start, end, 100)
+    end_offsets = limit_end_offsets(start, end, 100)
     assert end_offsets == {A0: 90, A1: 9, B0: 11}
-    assert limited(start, end, 1000) == end
+    assert limit_end_offsets(start, end, 1000) == end
     assert count(start, end) == 1000
 
 
@@ -72,7 +72,7 @@ def test_tasks_cover_every_offset_once(
 def test_a_limited_end_always_advances(sizes: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
     start = {tp: first for tp, (first, _) in sizes.items()}
     end = {tp: first + size for tp, (first, size) in sizes.items()}
-    end_offsets = limited(start, end, limit)
+    end_offsets = limit_end_offsets(start, end, limit)
     assert all(start[tp] <= end_offsets[tp] <= end[tp] for tp in end)
     assert count(start, end_offsets) <= limit + len(end)
     assert count(start, end_offsets) > 0 or count(start, end) == 0

@@ -48,7 +48,7 @@ class OldCluster(SourceCluster):
         # The metadata of the broker is older than the last election.
         ((2, 3), 5),
         ((2, 4), 5),
-        # The broker does not support leader epochs.
+        # The leader, or the broker that returned the metadata, does not support leader epochs.
         ((2, None), 5),
         ((-1, 3), 5),
         ((-1, None), 5),

@@ -23,8 +23,7 @@ from kavka.console.views import View, page
 class BrokerRow:
     """A broker. `leader_skew` and `replica_skew` are the deviation from an even share: 0.25 is a
     quarter more. `usable` is the smallest free space of its log directories, `total` the largest
-    size of their disks.
-    """
+    size of their disks."""
 
     id: int
     up: bool

@@ -376,8 +376,7 @@ async def _committed(context: Context, group: str) -> Offsets:
 
 async def _scope(context: Context, text: str) -> list[TopicPartition]:
     """Parse lines of `topic` or `topic:0,1,2`. Raises Refused for an invalid line or an unknown
-    topic.
-    """
+    topic."""
     partitions: set[TopicPartition] = set()
     for line in text.splitlines():
         topic, colon, numbers = (text.strip() for text in line.strip().rpartition(":"))
@@ -401,8 +400,7 @@ async def _scope(context: Context, text: str) -> list[TopicPartition]:
 
 def _parse_offsets(text: str, group: str, field: str) -> Offsets:
     """Parse lines of topic,partition,offset. `field` is the input that contains them. Raises
-    Refused if they are invalid or if there are none.
-    """
+    Refused if they are invalid or if there are none."""
     try:
         offsets = read_offsets_csv(text.splitlines(), [group], "the file").get(group, {})
     except BadReset as error:

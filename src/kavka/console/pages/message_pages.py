@@ -109,8 +109,7 @@ async def download_page(view: View) -> Response:
 
 async def _while_allowed(body: AsyncIterator[bytes], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the chunks of a download. Raises Refused when the user loses access: the connection
-    ends, and the file is incomplete.
-    """
+    ends, and the file is incomplete."""
     checked_at = time.monotonic()
     async with running_searches, aclosing(body):  # type: ignore[type-var]
         async for chunk in body:

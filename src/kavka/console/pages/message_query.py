@@ -128,8 +128,7 @@ def _parse_partitions(text: str) -> tuple[int, ...]:
 
 async def find_topic(context: Context, name: str) -> Topic | None:
     """Return the topic, or None if it does not exist. Takes a new sample if the last one lacks the
-    topic, which may have been created since.
-    """
+    topic, which may have been created since."""
     topic = (await context.cluster.state()).topics.get(name)
     if topic is None and name:
         context.cluster.mark_stale()

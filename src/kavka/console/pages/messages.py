@@ -112,8 +112,7 @@ async def get_message(
 
 async def read_message(context: Context, inputs: MessageQuery, partition: int, offset: int) -> Message:
     """Return the message at this offset, with the decoders of `inputs`. Raises Refused if the topic
-    or the message does not exist.
-    """
+    or the message does not exist."""
     search = await inputs.start_search(context)
     return Message(await read_record(context, inputs.topic, partition, offset), search.query.filter)
 

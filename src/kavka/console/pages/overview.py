@@ -121,8 +121,7 @@ def summary(cluster: ClusterHandle, sample: Sample) -> Overview:
 
 def _disk(sample: Sample, broker: int) -> BrokerDisk:
     """Return the fullest disk of a broker, with the size of all its replicas. Several log
-    directories may share a disk.
-    """
+    directories may share a disk."""
     dirs = [d for d in sample.dirs.get(broker, ()) if d.total and d.usable is not None]
     fullest = max(dirs, key=lambda d: d.used_share or 0.0, default=None)
     return BrokerDisk(

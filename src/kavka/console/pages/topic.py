@@ -46,8 +46,7 @@ class TopicDetail:
 
 def seen_of(topic: Topic) -> str:
     """Return the fingerprint of a topic. It changes when the topic is recreated or gets more
-    partitions.
-    """
+    partitions."""
     return fingerprint(topic.name, topic.id, len(topic.partitions))
 
 
@@ -77,8 +76,7 @@ def readers(sample: Sample | None, topic: str) -> list[Reader]:
 
 async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
     """Return the topic from a new sample, for the check of a confirmation. Raises Refused if the
-    topic does not exist or the cluster does not respond.
-    """
+    topic does not exist or the cluster does not respond."""
     cluster.mark_stale()
     topic = await cluster.topic(name)
     if cluster.error:

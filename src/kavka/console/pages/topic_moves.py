@@ -103,8 +103,7 @@ async def _sizes(
     context: Context, adding: dict[TopicPartition, tuple[int, ...]]
 ) -> dict[tuple[TopicPartition, int], int]:
     """Return the sizes of the replicas being added, by partition and broker. Brokers that do not
-    respond are omitted.
-    """
+    respond are omitted."""
     brokers = {broker for replicas in adding.values() for broker in replicas}
     if not brokers:
         return {}

@@ -42,7 +42,8 @@ class Access:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], host: str, address: str) -> Access:
-        """`host`: from the setting `listeners`; `address`: the bound address."""
+        """Returns the access rules of a worker. `host` is the host in the setting `listeners`,
+        `address` the bound address."""
         names = {"localhost", host, settings["rest.advertised.host.name"] or ""} - {""}
         return cls(
             frozenset(name.lower() for name in names),
@@ -52,13 +53,14 @@ class Access:
         )
 
     def allows(self, origin: str | None) -> bool:
+        """Whether `access.control.allow.origin` allows the origin. False without an origin."""
         if origin is None:
             return False
         patterns = (re.escape(allowed).replace(r"\*", ".*") for allowed in self.origins)
         return any(re.fullmatch(pattern, origin.lower()) for pattern in patterns)
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """(status, message) of a rejected request; None: the request is allowed."""
+        """Returns (status, message) for a request that must be rejected, None if it is allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
         name = host_name(host)
         is_known = not host or name in self.names or is_address(name)
@@ -71,7 +73,7 @@ class Access:
         return None
 
     def headers(self, origin: str | None) -> dict[str, str]:
-        """The additional headers of a response to a page of this origin."""
+        """Returns the additional headers of a response to a page of this origin."""
         if origin is None or not self.allows(origin):
             return {}
         return {
@@ -81,7 +83,8 @@ class Access:
         }
 
     def preflight_headers(self, origin: str | None, method: str) -> dict[str, str]:
-        """Empty for a method that is not allowed, so that the browser does not send the request."""
+        """Returns the headers of a response to a preflight request. They are empty if the method is
+        not allowed, so that the browser does not send the request."""
         allowed = self.headers(origin)
         if not allowed or method.upper() not in self.methods:
             return {}

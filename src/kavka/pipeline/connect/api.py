@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 SOURCE, SINK = "source", "sink"
 
 Offsets = dict[str, dict[str, Any]]
-"""The position of an `IncrementalSource`: a JSON object for each of its parts (tables, files), by
-the name of the part."""
+"""The offsets of an `IncrementalSource`: for each source partition (a table, a file), by name, its
+source offset as a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Context:
         return self.config[name]
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """The original settings whose names start with the prefix, without the prefix."""
+        """Returns the original settings whose names start with the prefix, without the prefix."""
         return {name[len(prefix) :]: value for name, value in self.given.items() if name.startswith(prefix)}
 
 
@@ -114,17 +114,17 @@ class Connector:
 
     @classmethod
     def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
-        """Checks rules between options, for `config/validate`. Returns error messages by option.
-        `config` has the parsed value of each option, None if the option already has an error. Must
-        not access databases or files."""
+        """Validates combinations of options, for `config/validate`. Returns error messages by
+        option. `config` has the parsed value of each option, None if the option already has an
+        error. Must not access databases or files."""
         return {}
 
     @classmethod
     def opens_files(cls, originals: Mapping[str, str]) -> bool:
-        """Whether a connector with these settings opens files that they name, or, without settings,
-        whether every connector of this class does. A user who may configure such a connector can
-        read and write files of the worker's machine. The worker's settings must therefore enable it
-        (`file.connectors.enable`)."""
+        """Whether a connector with these settings opens files that the settings name. If
+        `originals` is empty: whether every connector of this class does. A user who may configure
+        such a connector can read and write files of the worker's machine. The worker's settings
+        must therefore enable it (`file.connectors.enable`)."""
         return False
 
     def start(self, context: Context) -> None:
@@ -141,7 +141,7 @@ class Source(Connector):
     A streaming DataFrame runs as a Spark query: its offsets are in the checkpoint, and with
     exactly-once delivery every record is written to its topic once. A batch DataFrame is written
     completely, and the task ends; with `trigger.interval` it is read and written repeatedly. A
-    source that tracks its own position is an `IncrementalSource`.
+    source that tracks its own offsets is an `IncrementalSource`.
     """
 
     kind = SOURCE
@@ -154,15 +154,16 @@ class IncrementalSource(Source):
     """A source that is polled for batches. The framework stores its offsets in `connect-offsets`,
     or in the standalone worker's file, as Kafka Connect does.
 
-    `next` returns the end of the batch that begins at `start`, `read_range` returns the records
-    between them. After a crash `read_range` is called again with the same `start` and `end`. For
-    exactly-once delivery it must return the same rows.
+    `next` returns the end offsets of the batch that begins at `start`. `read_range` returns the
+    records between `start` and `end`. After a crash `read_range` is called again with the same
+    `start` and `end`. For exactly-once delivery it must return the same rows.
     """
 
     partition_field: ClassVar[str] = "partition"
-    """The name of a part in `GET …/offsets`: {"partition": {"table": "users"}, "offset": …}."""
+    """The field that identifies a source partition in `GET …/offsets`, for example `table` in
+    {"partition": {"table": "users"}, "offset": …}."""
     poll_interval: float = 5.0
-    """Seconds between polls without new data, unless `trigger.interval` is set."""
+    """Seconds to wait after a poll that returned no data, unless `trigger.interval` is set."""
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
         """Returns the end of the next batch; None if there is no new data. `start` is empty on the
@@ -207,12 +208,13 @@ class Sink(Connector):
 
     def writer(self, context: Context, records: DataFrame) -> DataStreamWriter | None:
         """For targets with a Spark streaming sink: returns a writer for the streaming DataFrame
-        `records`, without checkpoint and trigger. It is called only if the types of the records are
-        known in advance (every converter except JSON without a configured schema) and there is no
-        dead-letter topic; otherwise `write` is called."""
+        `records`, without a checkpoint location or a trigger. It is called only if the types of the
+        records are known in advance (every converter except JSON without a configured schema) and
+        there is no dead-letter topic; otherwise `write` is called."""
         return None
 
 
 def query_id(context: Context) -> str:
-    """The id of the query that calls a sink's `write`. It stays the same for one checkpoint."""
+    """Returns the id of the query that calls a sink's `write`. It stays the same for one
+    checkpoint."""
     return context.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -49,7 +49,8 @@ _PRIMITIVE: dict[str, DataType] = {
 
 
 def parsed(schema: str) -> Any:
-    """The schema with full names, in fastavro's form."""
+    """Returns the schema with full names, in fastavro's form. Raises ConnectError if it is
+    invalid."""
     try:
         from fastavro import parse_schema
     except ImportError:
@@ -61,7 +62,7 @@ def parsed(schema: str) -> Any:
     except OutOfBounds as error:
         raise ConnectError(str(error)) from None
     except Exception as error:
-        raise ConnectError(f"this is not an Avro schema: {str(error) or type(error).__name__}") from None
+        raise ConnectError(f"not an Avro schema: {str(error) or type(error).__name__}") from None
 
 
 def to_spark(schema: str) -> DataType:
@@ -69,7 +70,7 @@ def to_spark(schema: str) -> DataType:
 
 
 class Misfit(ValueError):
-    """A value that the encoding allows but the type does not."""
+    """The encoding allows a value that its type does not."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _typed(schema: Any) -> _Type:
     try:
         return _Types().of(schema)[0]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConnectError(f"this is not an Avro schema: {type(error).__name__} at {error}") from None
+        raise ConnectError(f"not an Avro schema: {type(error).__name__} at {error}") from None
 
 
 class _Types:
@@ -186,7 +187,7 @@ def _decimal(schema: dict[str, Any]) -> _Type:
         raise ConnectError(f"a decimal with {precision} digits and scale {scale} has no column type")
 
     def fit(data: bytes) -> Decimal:
-        value = decimals.decoded(data, precision, scale)
+        value = decimals.decode(data, precision, scale)
         if value is None:
             raise Misfit(f"a decimal with more than {precision} digits")
         return value
@@ -224,8 +225,8 @@ _READ_AS_TIMES = ("date", "timestamp-millis", "timestamp-micros")
 
 
 def _for_reading(schema: Any) -> Any:
-    """The schema without fastavro's own fields, and without logical types that the reader must not
-    convert."""
+    """Returns the schema without fastavro's own fields, and without logical types that the reader
+    must not convert."""
     if isinstance(schema, list):
         return [_for_reading(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -274,7 +275,7 @@ def _field(field: StructField, name: str) -> dict[str, Any]:
 
 
 def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
-    """A function for a UDF: from bytes to (value, error message)."""
+    """Returns a function for a UDF, which converts bytes to (value, error message)."""
     state: list[Any] = []
 
     def read(data: Any) -> Any:
@@ -306,7 +307,7 @@ def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
 
 
 def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
-    """A function for a UDF: from a value to bytes that start with the prefix."""
+    """Returns a function for a UDF, which converts a value to bytes that start with the prefix."""
     state: list[Any] = []
 
     def write(value: Any) -> Any:

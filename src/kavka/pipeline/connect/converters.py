@@ -48,7 +48,7 @@ class Converter:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """Checks rules between options. Returns error messages by option."""
+        """Validates combinations of options. Returns error messages by option."""
         return {}
 
     @property
@@ -73,8 +73,8 @@ class Converter:
         return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
-        """`batch` is the micro-batch to inspect if `is_static` is False, otherwise it may be
-        None."""
+        """Returns the decoded column. `batch` is the micro-batch to inspect if `is_static` is
+        False, otherwise it may be None."""
         raise NotImplementedError
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
@@ -128,7 +128,8 @@ class StringConverter(Converter):
 
 
 def to_text(column: Column, kind: DataType) -> Column:
-    """The text of Java's toString() on Connect's type: `Struct{a=1,b=x}`, `[1, 2]`, `{a=1}`."""
+    """Returns the text of Java's toString() on Connect's type: `Struct{a=1,b=x}`, `[1, 2]`,
+    `{a=1}`."""
     if isinstance(kind, StructType):
         parts = [
             F.concat(F.lit(f"{field.name}="), to_text(column.getField(field.name), field.dataType))

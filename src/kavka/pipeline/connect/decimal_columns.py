@@ -20,14 +20,14 @@ _UP, _DOWN = "0123456789ABCDEF", "FEDCBA9876543210"
 
 
 def once(value: Column, compute: Callable[[Column], Column]) -> Column:
-    """The result of `compute`. The value is evaluated once, even if `compute` uses it
+    """Returns the result of `compute`. The value is evaluated once, even if `compute` uses it
     repeatedly."""
     return F.transform(F.array(value), compute)[0]
 
 
 def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
-    """The decimals; null if the text is not base64, is empty, or does not fit `kind`. `scale` is
-    the scale of the record, at most the scale of `kind`."""
+    """Returns the decimals; null if the text is not base64, is empty, or does not fit `kind`.
+    `scale` is the scale of the record, at most the scale of `kind`."""
 
     def number(digits: Column, is_negative: Column) -> Column:
         magnitude = F.when(is_negative, F.lit(1)).otherwise(F.lit(0)).cast(_INTEGER)
@@ -62,7 +62,8 @@ def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
 
 
 def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:
-    """The decimals in variants of base64 or numbers; null if a value is neither or does not fit."""
+    """Returns the decimals in variants of base64 or numbers; null if a value is neither or does not
+    fit."""
 
     def decoded(value: Column) -> Column:
         described = F.schema_of_variant(value)
@@ -74,7 +75,7 @@ def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:
 
 
 def to_base64(column: Column) -> Column:
-    """The base64 of decimals with the column's scale, in the minimal number of bytes."""
+    """Returns the base64 of decimals with the column's scale, in the minimal number of bytes."""
     half = F.lit(Decimal(2**64))
 
     def digits(magnitude: Column) -> Column:

@@ -10,15 +10,15 @@ MAX_DIGITS = 38
 _EXACT = Context(prec=4 * MAX_DIGITS)
 
 
-def decoded(data: bytes, precision: int, scale: int) -> Decimal | None:
-    """The decimal; None if it has more digits than `precision`."""
+def decode(data: bytes, precision: int, scale: int) -> Decimal | None:
+    """Returns the decimal; None if it has more digits than `precision`."""
     number = int.from_bytes(data, "big", signed=True)
     if not -(10**precision) < number < 10**precision:
         return None
     return Decimal(number).scaleb(-scale, _EXACT)
 
 
-def encoded(value: Decimal, scale: int) -> bytes:
+def encode(value: Decimal, scale: int) -> bytes:
     number = int(value.scaleb(scale, _EXACT))
     size = (number.bit_length() if number >= 0 else (-number - 1).bit_length()) // 8 + 1
     return number.to_bytes(size, "big", signed=True)

@@ -54,8 +54,8 @@ class Assignments:
 
 
 def assign_connectors(connectors: Iterable[str], running: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """[pure] Returns the connectors of each worker. Their numbers differ by at most one, and
-    running connectors stay in place if possible."""
+    """[pure] Returns the connectors of each worker. The numbers of connectors differ by at most
+    one, and running connectors stay in place if possible."""
     names = sorted(set(connectors))
     workers = sorted(running)
     assignments: dict[str, list[str]] = {worker: [] for worker in workers}
@@ -210,7 +210,7 @@ class DistributedHerder(Herder):
                         rebalanced_generation = generation
                         consumer.enforce_rebalance("connectors were added or removed")
                 except KafkaError as error:
-                    logger.warning("Group of workers: %s", error)
+                    logger.warning("Cannot poll the coordinator of the group of workers: %s", error)
                     self._leaving.wait(1.0)
         finally:
             consumer.close(10.0)

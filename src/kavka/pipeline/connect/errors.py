@@ -15,7 +15,7 @@ class RetriableError(ConnectError):
 
 
 class ConfigErrors(ConnectError):
-    """An invalid configuration: messages by the name of the option."""
+    """An invalid configuration. `errors` maps option names to error messages."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
         self.errors = {name: list(messages) for name, messages in errors.items() if messages}

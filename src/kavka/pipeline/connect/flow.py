@@ -68,7 +68,7 @@ class Flow:
         keep_raw: bool,
         declared: Declared = NO_PLUGINS,
     ) -> Flow:
-        steps, errors = chain.compiled(originals, declared)
+        steps, errors = chain.compile_steps(originals, declared)
         if errors:
             raise ConfigErrors(errors)
         key, value = (_converter(originals, worker, side, declared) for side in (KEY, VALUE))
@@ -90,7 +90,7 @@ class Flow:
         """Whether a text record without a key is written unchanged."""
         return not self.steps and self.value.keeps_text
 
-    def encoded(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
+    def encode(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
         """Returns (rows for the Spark sink `kavka`, the topic of all rows if they share a topic).
         `topic` is the topic of records without a column `topic`. Failed rows have `_error`. Columns
         that would always be null are omitted."""
@@ -132,7 +132,7 @@ class Flow:
             return []
         return [side for side, converter in ((KEY, self.key), (VALUE, self.value)) if converter.is_text]
 
-    def decoded(self, raw: DataFrame, batch: DataFrame | None) -> Records:
+    def decode(self, raw: DataFrame, batch: DataFrame | None) -> Records:
         """Decodes and transforms rows of the Spark source `kavka`. `batch` is the same rows if they
         are a micro-batch, which converters may inspect; None for a stream."""
         frame = raw.withColumns({ERROR: F.lit(None).cast(ERROR_TYPE)})
@@ -161,7 +161,7 @@ class Flow:
         return chain.apply(self.steps, records)
 
     def dead_letters(self, frame: DataFrame, context_headers: bool) -> DataFrame:
-        """The failed records as they were read, for the dead-letter topic."""
+        """Returns the failed records as they were read, for the dead-letter topic."""
         raw, error = F.col(RAW), F.col(ERROR)
         headers = F.coalesce(raw["headers"], F.array().cast(HEADERS_TYPE))
         if context_headers:
@@ -194,7 +194,7 @@ class Flow:
 
 
 def failing_in(column: str) -> Column:
-    """The column with an expression that fails the task on a failed record."""
+    """Returns the column with an expression that fails the task on a failed record."""
     error = F.col(ERROR)
     text = F.concat(
         F.lit("RECORD FAILED in "), error["stage"], F.lit(" ("), error["operator"], F.lit("): "), error["message"],
@@ -203,8 +203,9 @@ def failing_in(column: str) -> Column:
     return F.when(error.isNull(), F.col(column)).otherwise(F.raise_error(text))
 
 
-def observed(frame: DataFrame, observation: Any) -> DataFrame:
-    """Adds metrics: the number of failed rows, an example of an error, and the topics."""
+def observe(frame: DataFrame, observation: Any) -> DataFrame:
+    """Returns the frame with metrics: the number of failed rows, an example of an error, and the
+    topics."""
     measures = [F.lit(0).alias("failed")]
     if ERROR in frame.columns:
         error = F.col(ERROR)

@@ -2,9 +2,9 @@
 worker, and publishes their states.
 
 One thread, `connect-herder`, starts and stops tasks. Requests run in other threads: they change the
-stored configurations and wake this thread. It compares the connectors that should run
-(configurations, target states, assignments) with the running tasks, so that the next pass repairs
-missed and duplicate events.
+stored configurations and wake this thread. The thread compares the connectors that should run
+(configurations, target states, assignments) with the running tasks. A missed or duplicate event is
+therefore corrected in the next pass.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class RestError(Exception):
 
 
 class WrongWorker(Exception):
-    """The worker at `url` must handle the request; None: the leader or owner is not known yet."""
+    """Another worker, at `url`, must handle the request. `url` is None if the leader or owner is
+    unknown."""
 
     def __init__(self, url: str | None) -> None:
         super().__init__(url or "no worker")
@@ -186,7 +187,7 @@ class Herder:
         try:
             cls = plugins.load(self._class_name(config), self.worker.declared)
         except Exception as error:
-            trace = self.worker.providers.hidden(describe_failure(error))
+            trace = self.worker.providers.hide(describe_failure(error))
             self._put(name, connector=Status(FAILED_STATE, self.worker.id, trace, self.generation))
             self._broken[name] = dict(config)
             return
@@ -233,7 +234,7 @@ class Herder:
             self._put(name, connector=unassigned, task=unassigned if self.statuses.task(name) is not None else None)
 
     def outcomes(self) -> dict[str, Outcome] | None:
-        """The outcome of each connector; None while any connector runs."""
+        """Returns the outcome of each connector; None while any connector runs."""
         names = self.configs.names()
         outcomes = {name: self._outcomes[name] for name in names if name in self._outcomes}
         for name in names:
@@ -276,17 +277,17 @@ class Herder:
         return self._check(originals)
 
     def _check(self, originals: Mapping[str, str | None]) -> dict[str, Any]:
-        """The response to `PUT …/config/validate` for a configuration with a class. Raises
-        RestError if the class is invalid."""
+        """Returns the response to `PUT …/config/validate` for a configuration with a class. Raises
+        RestError if the class is invalid or a provider cannot read its values."""
         providers, declared = self.worker.providers, self.worker.declared
         plain = {name: value for name, value in originals.items() if value is not None}
         try:
-            resolved = providers.resolved(plain)
+            resolved = providers.resolve(plain)
             cls = plugins.load(resolved.get(plugins.CLASS, ""), declared)
         except ProviderError as error:
             raise RestError(500, str(error)) from None
         except ConfigErrors as error:
-            raise RestError(400, providers.hidden(error.errors[plugins.CLASS][0])) from None
+            raise RestError(400, providers.hide(error.errors[plugins.CLASS][0])) from None
         _, errors = check_connector(cls, resolved, self.worker.properties, self.worker.exactly_once, declared)
         from kavka.pipeline.connect.transforms.chain import options_of_steps
 
@@ -294,7 +295,7 @@ class Herder:
         passwords = {option.name for option in options if option.type is ConfigType.PASSWORD}
         secrets = Secrets.of(plain, passwords)
         errors = {
-            name: [secrets.hidden(message) for message in messages]
+            name: [secrets.hide(message) for message in messages]
             for name, messages in providers.hidden_errors(errors, originals, resolved).items()
         }
         visible = {name: shown_value(name, value) for name, value in plain.items()}
@@ -325,7 +326,7 @@ class Herder:
             return "unknown"
 
     def _class_name(self, config: Mapping[str, str]) -> str:
-        return self.worker.providers.resolved({plugins.CLASS: config.get(plugins.CLASS, "")})[plugins.CLASS]
+        return self.worker.providers.resolve({plugins.CLASS: config.get(plugins.CLASS, "")})[plugins.CLASS]
 
     def status(self, name: str) -> dict[str, Any]:
         config, status = self.configs.config(name), self.statuses.connector(name)
@@ -352,7 +353,7 @@ class Herder:
         return {**self.info(name), "tasks": []}
 
     def put_config(self, name: str, config: Mapping[str, str | None]) -> tuple[bool, dict[str, Any]]:
-        """Returns (whether the connector was created, its info)."""
+        """Creates or updates a connector. Returns (whether it was created, its info)."""
         self.require_leader()
         is_created = self.configs.config(name) is None
         accepted = self._accepted(name, config)
@@ -369,7 +370,7 @@ class Herder:
         return self.put_config(name, {key: value for key, value in merged.items() if value is not None})[1]
 
     def _accepted(self, name: str, config: Mapping[str, str | None]) -> dict[str, str]:
-        """The configuration without null values. Raises RestError if it is invalid."""
+        """Returns the configuration without null values. Raises RestError if it is invalid."""
         settings = {key: value for key, value in config.items() if value is not None}
         if settings.setdefault("name", name) != name:
             raise RestError(
@@ -461,13 +462,14 @@ class Herder:
         try:
             return plugins.load(self._class_name(self.config(name)), self.worker.declared)
         except (ConfigErrors, ProviderError) as error:
-            raise RestError(500, self.worker.providers.hidden(str(error))) from None
+            raise RestError(500, self.worker.providers.hide(str(error))) from None
 
     def offsets(self, name: str) -> dict[str, Any]:
         return read_offsets(self.worker, name, self._class(name))
 
     def _class_of_stopped(self, name: str) -> type[Connector]:
-        """Raises RestError unless the connector is stopped."""
+        """Returns the class of a stopped connector. Raises RestError unless the connector is
+        stopped."""
         cls = self._class(name)
         status, task = self.statuses.connector(name), self.statuses.task(name)
         if self.configs.target(name) != STOPPED or status is None or status.state != STOPPED or task is not None:
@@ -494,7 +496,7 @@ class Herder:
 
 
 def _no_type(config: Mapping[str, str | None]) -> str:
-    """Kafka Connect's message, without the values: any value may be a secret."""
+    """Returns Kafka Connect's message without the values, any of which may be a secret."""
     settings = ", ".join(f"{name}={value if name == 'name' else HIDDEN}" for name, value in config.items())
     return f"Connector config {{{settings}}} contains no connector type"
 

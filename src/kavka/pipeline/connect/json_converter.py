@@ -153,7 +153,8 @@ class JsonConverter(Converter):
         return Decoded(decoded["value"], decoded["error"], decoded["cause"], combined=decoded)
 
     def _from_json(self, text: Column, kind: DataType) -> Column:
-        """A struct of the payload, in the types of JSON, and the text of a corrupt record."""
+        """Returns a struct of the payload, in the types of JSON, and the text of a corrupt
+        record."""
         envelope = StructType([StructField("payload", self._wire_type(kind)), StructField(_CORRUPT, StringType())])
         return F.from_json(text, envelope, {"columnNameOfCorruptRecord": _CORRUPT})
 
@@ -164,8 +165,8 @@ class JsonConverter(Converter):
         return value, self._is_invalid(parsed, value, kind)
 
     def _parsed_struct(self, text: Column, kind: DataType, scales: Scales) -> Column:
-        """The result of `_parsed` as a struct of value and is_invalid. Both are evaluated once:
-        decimals are expensive."""
+        """Returns the result of `_parsed` as a struct of value and is_invalid. Both are evaluated
+        once, because decimals are expensive."""
 
         def checked(parsed: Column, value: Column) -> Column:
             return F.struct(value.alias("value"), self._is_invalid(parsed, value, kind).alias("is_invalid"))
@@ -180,7 +181,7 @@ class JsonConverter(Converter):
         return is_corrupt if is_unfit is None else is_corrupt | F.coalesce(is_unfit, F.lit(False))
 
     def _wire_type(self, kind: DataType) -> DataType:
-        """The type of the JSON value that is read."""
+        """Returns the type of the JSON value that is read."""
         match kind:
             case StructType():
                 return StructType([StructField(field.name, self._wire_type(field.dataType)) for field in kind.fields])
@@ -248,7 +249,7 @@ class JsonConverter(Converter):
         return F.substring(text, F.lit(6), F.length(text) - 6)
 
     def _written_type(self, kind: DataType) -> DataType:
-        """The type of the JSON value that is written."""
+        """Returns the type of the JSON value that is written."""
         match kind:
             case StructType():
                 return StructType(
@@ -348,7 +349,7 @@ def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> 
     for text, _ in sorted(counts, key=lambda item: (-item[1], item[0])):
         try:
             payload_type = schemas.to_spark(json.loads(text))
-            merged = schemas.merged(kind, payload_type)
+            merged = schemas.merge_types(kind, payload_type)
             schemas.check_width(merged)
         except (ConnectError, ValueError, RecursionError) as error:
             errors[text] = str(error)

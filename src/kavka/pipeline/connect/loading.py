@@ -111,7 +111,7 @@ class Declared:
             )
 
     def load(self, name: str) -> Any:
-        """The class with the name `module.Class` or `module:Class`. Raises ImportError or
+        """Returns the class with the name `module.Class` or `module:Class`. Raises ImportError or
         AttributeError if it cannot be loaded."""
         module, attribute = split_name(name)
         self.require(module)
@@ -132,7 +132,7 @@ def own_class(where: str) -> Any:
 
 
 def shortened(name: str) -> str:
-    """The name, shortened for messages: names in requests may have any length."""
+    """Returns the name, shortened for messages: names in requests may have any length."""
     return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}…"
 
 
@@ -169,8 +169,8 @@ def load_converter(name: str, option: str, declared: Declared = NO_PLUGINS) -> t
 
 
 def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
-    """The errors of client settings (`producer.override.partitioner.class`) that name classes of
-    undeclared modules."""
+    """Returns the errors of client settings (`producer.override.partitioner.class`) that name
+    classes of undeclared modules."""
     errors: dict[str, list[str]] = {}
     for option, value in originals.items():
         # The settings pass through Spark options, which ignore case.

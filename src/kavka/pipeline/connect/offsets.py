@@ -1,4 +1,4 @@
-"""`GET`, `PATCH` and `DELETE …/offsets`: the position of a connector.
+"""`GET`, `PATCH` and `DELETE …/offsets`: the offsets of a connector.
 
 A sink's offsets are those of its group `connect-NAME`. The offsets of an incremental source are in
 the store. For a source that is a Spark stream, `GET` returns the offsets of its checkpoint. They
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Entries = list[tuple[dict[str, Any], dict[str, Any] | None]]
-"""(partition, offset); None: delete the offset."""
+"""(partition, offset). An offset of None deletes the offset of the partition."""
 
 _TOPIC, _PARTITION, _OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
 
@@ -74,7 +74,7 @@ def reset_offsets(worker: Worker, name: str, cls: type[Connector]) -> None:
 
 
 def group_of(name: str) -> str:
-    """The consumer group whose offsets are a sink's position."""
+    """Returns the name of a sink's consumer group."""
     return f"connect-{name}"
 
 
@@ -83,7 +83,8 @@ def _admin(worker: Worker) -> Admin:
 
 
 def group_offsets(admin: Admin, name: str) -> dict[TopicPartition, int]:
-    """The committed offsets of a sink's group."""
+    """Returns the committed offsets of a sink's group. Raises ConnectError if they cannot be
+    read."""
     try:
         committed = admin.list_consumer_group_offsets(group_of(name))
     except KafkaError as error:
@@ -94,7 +95,8 @@ def group_offsets(admin: Admin, name: str) -> dict[TopicPartition, int]:
 
 
 def offset_entries(body: Any) -> Entries:
-    """The entries in the body of `PATCH …/offsets`."""
+    """Returns the entries in the body of `PATCH …/offsets`. Raises ConnectError if the body is
+    invalid."""
     offsets = body.get("offsets") if isinstance(body, dict) else None
     if not isinstance(offsets, list) or not offsets:
         raise ConnectError("Partitions / offsets need to be provided for an alter offsets request")
@@ -173,8 +175,8 @@ def _remove_checkpoint(worker: Worker, name: str) -> None:
 
 
 def _checkpoint_offsets(worker: Worker, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The offsets of the last committed batch. Its file in the folder `offsets` has a line for each
-    source, from the third line on."""
+    """Returns the offsets of the last committed batch. The batch's file in the folder `offsets` has
+    a line for each source, from the third line on."""
     spark = worker.spark()
     folder = f"{checkpoint_of(worker.checkpoints, name)}/query"
     file_system, commits = _hadoop_path(spark, f"{folder}/commits")

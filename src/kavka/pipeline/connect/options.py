@@ -31,7 +31,7 @@ NO_EFFECT = "Has no effect"
 """The first words of the documentation of an option that is accepted and ignored."""
 
 REQUIRED: Any = _Required()
-"""Default of an option that must be set."""
+"""The default of an option that must be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Option:
         return ConfigKey(self.name, self.type, default, self.doc, self.validator, self.importance)
 
     def parse(self, text: str) -> Any:
-        """Raises ConfigError with Kafka's message, which ends with our reason."""
+        """Returns the value of the text. Raises ConfigError with Kafka's message and the reason."""
         try:
             return self.key.parse(text)
         except ConfigError as error:
@@ -97,7 +97,7 @@ def parse(
 
 
 def parsed(options: Iterable[Option], originals: Mapping[str, str | None]) -> dict[str, Any]:
-    """The values of all options. Raises ConfigErrors if a value is invalid."""
+    """Returns the values of all options. Raises ConfigErrors if a value is invalid."""
     values, errors = parse(options, originals)
     if errors:
         raise ConfigErrors(errors)
@@ -111,7 +111,7 @@ def warn_of_options_without_effect(options: Iterable[Option], originals: Mapping
 
 
 def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
-    """The definitions, as in `GET /connector-plugins/X/config`."""
+    """Returns the definitions, as in `GET /connector-plugins/X/config`."""
     orders: dict[str, int] = {}
     definitions = []
     for option in options:
@@ -142,8 +142,8 @@ def config_infos(
     originals: Mapping[str, str | None],
     errors: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The response to `PUT …/config/validate`. A name with an error that is not an option is listed
-    without a definition."""
+    """Returns the response to `PUT …/config/validate`. A name with an error that is not an option
+    is listed without a definition."""
     configs: list[dict[str, Any]] = []
     for option, definition in zip(options, describe(options), strict=True):
         text = originals.get(option.name)

@@ -21,8 +21,8 @@ FILES_DISABLED = (
 
 
 def find(name: str) -> Plugin | None:
-    """The built-in connector with this name: the full name, its last part, or its last part without
-    `Connector`, as in Kafka."""
+    """Returns the built-in connector with this name, or None. The name is the full name, its last
+    part, or its last part without `Connector`, as in Kafka."""
     for plugin in PLUGINS:
         names = {plugin.name, f"{plugin.name}Connector", *plugin.java_names}
         names |= {java.rpartition(".")[2] for java in plugin.java_names}
@@ -33,7 +33,8 @@ def find(name: str) -> Plugin | None:
 
 
 def load(name: str, declared: Declared = NO_PLUGINS) -> type[Source] | type[Sink]:
-    """The connector's class. Raises ConfigErrors if it does not exist or is not enabled."""
+    """Returns the connector's class. Raises ConfigErrors if it cannot be loaded or is not
+    enabled."""
     plugin = find(name)
     try:
         if plugin is not None:
@@ -59,8 +60,8 @@ def load(name: str, declared: Declared = NO_PLUGINS) -> type[Source] | type[Sink
 
 
 def load_all(declared: Declared = NO_PLUGINS) -> list[tuple[Plugin, type[Source] | type[Sink]]]:
-    """The connectors that are enabled and whose packages are installed. The debug log has the
-    reasons for all others."""
+    """Returns the connectors that are enabled and whose packages are installed. The debug log has
+    the reasons for all others."""
     loaded = []
     for plugin in (*PLUGINS, *(Plugin(name, where) for name, where in sorted(declared.names.items()))):
         try:

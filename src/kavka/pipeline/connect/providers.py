@@ -44,8 +44,8 @@ class Placeholder(NamedTuple):
 
 
 def placeholders(text: str) -> Iterator[Placeholder]:
-    """The placeholders in a text, in linear time: Kafka's regular expression takes cubic time for
-    `${::::…`."""
+    """Yields the placeholders in a text, in linear time: Kafka's regular expression takes cubic
+    time for `${::::…`."""
     position = 0
     while (end := text.find("}", position)) >= 0:
         begin = text.find("${", position, end)
@@ -60,7 +60,7 @@ def has_placeholder(text: str) -> bool:
 
 
 class ProviderError(ConnectError):
-    """The provider cannot read its values."""
+    """A provider cannot read its values."""
 
 
 class ConfigProvider:
@@ -97,7 +97,7 @@ class _PathProvider(ConfigProvider):
             self._allowed.append(Path(os.path.normpath(path)))
 
     def _allowed_path(self, text: str) -> Path | None:
-        """None if the path is empty or not allowed."""
+        """Returns the path, or None if it is empty or not allowed."""
         if not text:
             return None
         if self._allowed is None:
@@ -184,7 +184,7 @@ def is_secret(name: str) -> bool:
 
 
 def secret_values(originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
-    """The secrets in a configuration that are not placeholders: values of settings in
+    """Yields the secrets in a configuration that are not placeholders: values of settings in
     `secret_names`, values of settings with names like `password`, and parts of other values."""
     for name, value in originals.items():
         if not isinstance(value, str):
@@ -196,7 +196,7 @@ def secret_values(originals: Mapping[str, Any], secret_names: Collection[str] = 
 
 
 def shown_value(name: str, value: str) -> str:
-    """The value of a setting without secrets, for display. Placeholders stay."""
+    """Returns the value of a setting without secrets, for display. Placeholders stay."""
     if is_secret(name):
         return value if has_placeholder(value) else HIDDEN
 
@@ -229,7 +229,7 @@ class Secrets(logging.Filter):
 
     @classmethod
     def of(cls, originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Secrets:
-        """The secrets of one configuration."""
+        """Returns the secrets of one configuration."""
         secrets = cls()
         for value in secret_values(originals, secret_names):
             secrets.add(value, HIDDEN)
@@ -261,9 +261,9 @@ class Secrets(logging.Filter):
                 )
             return self._longest_first
 
-    def hidden(self, text: str) -> str:
-        """The text without secrets. Searches for each value separately: a regular expression of all
-        values takes seconds if a request has thousands of them."""
+    def hide(self, text: str) -> str:
+        """Returns the text without secrets. Searches for each value separately: a regular
+        expression of all values takes seconds if a request has thousands of them."""
         for form, placeholder in self._sorted():
             if form not in text:
                 continue
@@ -278,8 +278,8 @@ class Secrets(logging.Filter):
             if record.exc_info and not record.exc_text:
                 record.exc_text = logging.Formatter().formatException(record.exc_info)
             if record.exc_text:
-                record.exc_text = self.hidden(record.exc_text)
-            record.msg, record.args = self.hidden(record.getMessage()), ()
+                record.exc_text = self.hide(record.exc_text)
+            record.msg, record.args = self.hide(record.getMessage()), ()
         return True
 
 
@@ -293,7 +293,8 @@ class Providers:
 
     @classmethod
     def of(cls, worker: Mapping[str, str], declared: Declared = NO_PLUGINS) -> Providers:
-        """The providers in the worker's settings. Raises ConfigErrors if these are invalid."""
+        """Returns the providers in the worker's settings. Raises ConfigErrors if the settings are
+        invalid."""
         providers: dict[str, ConfigProvider] = {}
         for name in items_of(worker.get(NAMES, "")):
             option, prefix = f"{NAMES}.{name}.class", f"{NAMES}.{name}.param."
@@ -304,14 +305,16 @@ class Providers:
             try:
                 provider.configure({key[len(prefix) :]: worker[key] for key in worker if key.startswith(prefix)})
             except ConnectError as error:
-                raise ConfigErrors({f"{NAMES}.{name}": [f"the configuration provider {name}: {error}"]}) from None
+                raise ConfigErrors(
+                    {f"{NAMES}.{name}": [f"cannot configure the configuration provider {name}: {error}"]}
+                ) from None
             providers[name] = provider
         return cls(providers)
 
-    def resolved(self, originals: Mapping[str, str], owner: str | None = None) -> dict[str, str]:
-        """The settings with values in place of placeholders. `owner` names the configuration in
-        warnings about unresolved placeholders; None disables the warnings. Raises ProviderError if
-        values cannot be read."""
+    def resolve(self, originals: Mapping[str, str], owner: str | None = None) -> dict[str, str]:
+        """Returns the settings with values in place of placeholders. `owner` names the
+        configuration in warnings about unresolved placeholders; None disables the warnings. Raises
+        ProviderError if values cannot be read."""
         keys_by_path: dict[tuple[str, str], set[str]] = {}
         for text in originals.values():
             for placeholder in placeholders(text):
@@ -332,7 +335,9 @@ class Providers:
                 if value is not None:
                     self.secrets.add(value, text[begin:end])
                 elif owner is not None:
-                    reason = f"it has no {key}" if name in self._providers else "it is not in config.providers"
+                    reason = (
+                        f"the provider has no {key}" if name in self._providers else "it is not in config.providers"
+                    )
                     logger.warning("%s: %s is not resolved by provider %s: %s", owner, text[begin:end], name, reason)
                 pieces += [text[position:begin], text[begin:end] if value is None else value]
                 position = end
@@ -348,18 +353,18 @@ class Providers:
         except Exception as error:
             raise ProviderError(f"the configuration provider {name} failed: {type(error).__name__}") from None
 
-    def hidden(self, text: str) -> str:
-        return self.secrets.hidden(text)
+    def hide(self, text: str) -> str:
+        return self.secrets.hide(text)
 
     def hidden_errors(
         self, errors: Mapping[str, list[str]], originals: Mapping[str, str | None], resolved: Mapping[str, str]
     ) -> dict[str, list[str]]:
-        """Error messages with the original settings in place of the resolved values."""
+        """Returns the error messages with the original settings in place of the resolved values."""
 
         def hide(name: str, message: str) -> str:
             original, value = originals.get(name), resolved.get(name)
             if original is not None and value and original != value:
                 message = message.replace(value, original, -1 if len(value) > 2 else 1)
-            return self.hidden(message)
+            return self.hide(message)
 
         return {name: [hide(name, message) for message in messages] for name, messages in errors.items()}

@@ -65,7 +65,8 @@ class Records:
         return replace(self, frame=self.frame.withColumns(columns), **changes)
 
     def failing(self, condition: Column, message: Column | str, stage: str, operator: str, **more: Any) -> Records:
-        """Marks the records that meet the condition as failed, unless they failed before."""
+        """Returns the records, with those that meet the condition marked as failed unless they
+        failed before."""
         text = F.lit(message) if isinstance(message, str) else message
         error = error_struct(stage, operator, text, **more)
         return self.with_columns({ERROR: F.coalesce(F.col(ERROR), F.when(condition, error))})
@@ -84,8 +85,8 @@ def error_struct(
 
 
 def complete(frame: DataFrame, topic: str | None) -> DataFrame:
-    """The records of a source's frame: adds missing columns and drops unknown ones. `topic` is the
-    topic of a frame without that column."""
+    """Returns the records of a source's frame: adds missing columns and drops unknown ones. `topic`
+    is the topic of a frame without that column."""
     source_columns = {name.lower(): name for name in frame.columns}
     columns = []
     for name, default_type in _DEFAULT_TYPES.items():

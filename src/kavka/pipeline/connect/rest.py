@@ -124,21 +124,21 @@ class Api:
         except WrongWorker as failure:
             return _forward(call, failure.url)
         except (ConnectError, KafkaError) as failure:
-            return error(500, self._hidden(str(failure), call))
+            return error(500, self._hide(str(failure), call))
         except Exception as failure:
-            trace = self._hidden(traceback.format_exc(), call)
+            trace = self._hide(traceback.format_exc(), call)
             logger.error("%s %s failed: %s", call.request.method, call.request.scope["path"], trace)
-            return error(500, self._hidden(f"{type(failure).__name__}: {failure}", call))
+            return error(500, self._hide(f"{type(failure).__name__}: {failure}", call))
         if isinstance(result, Response):
             return result
         return Response(status_code=204) if result is None else JSONResponse(result)
 
-    def _hidden(self, text: str, call: Call) -> str:
-        """The text without secrets, including those of the request."""
+    def _hide(self, text: str, call: Call) -> str:
+        """Returns the text without the secrets of providers and of the request."""
         body = call.body if isinstance(call.body, dict) else {}
         config = body.get("config")
         secrets = Secrets.of({**body, **(config if isinstance(config, dict) else {})})
-        return secrets.hidden(self.herder.worker.providers.hidden(text))
+        return secrets.hide(self.herder.worker.providers.hide(text))
 
     # --- handlers
 
@@ -300,8 +300,9 @@ def _settings(body: Any, subject: str) -> dict[str, str | None]:
 
 
 async def _body(request: Request) -> Any:
-    """The parsed JSON body, or a response that rejects it. As in Kafka Connect, a body requires a
-    JSON Content-Type, which a page of another site cannot send without a preflight request."""
+    """Returns the parsed JSON body, or a response that rejects it. As in Kafka Connect, a body
+    requires a JSON Content-Type, which a page of another site cannot send without a preflight
+    request."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() != _JSON:
         return error(415, "HTTP 415 Unsupported Media Type")
@@ -331,7 +332,7 @@ async def _body(request: Request) -> Any:
 
 
 def _parsed(data: bytes) -> Any:
-    """The JSON value. Raises ValueError if the body is not JSON, or exceeds a limit."""
+    """Returns the JSON value. Raises ValueError if the body is not JSON, or exceeds a limit."""
 
     def reject(constant: str) -> Any:
         raise ValueError(f"{constant[:20]} is not a number in JSON")

@@ -17,8 +17,8 @@ T = TypeVar("T")
 _FIRST_DELAY = 0.3
 
 
-class Stopped(ConnectError):
-    """The task was stopped while it waited."""
+class TaskStopped(ConnectError):
+    """The task was stopped while it waited for a retry."""
 
 
 def is_retriable(error: BaseException) -> bool:
@@ -54,6 +54,6 @@ class Retries:
                     if attempt == 1:
                         raise
                     raise ConnectError(f"Exceeded errors.retry.timeout after {attempt} attempts: {error}") from error
-                logger.warning("%s: attempt %d failed, next attempt in %.1f s: %s", operation, attempt, pause, error)
+                logger.warning("%s failed (attempt %d), next attempt in %.1f s: %s", operation, attempt, pause, error)
                 if self._stop.wait(pause):
-                    raise Stopped("stopped while waiting for the next attempt") from error
+                    raise TaskStopped("stopped while waiting for the next attempt") from error

@@ -65,7 +65,8 @@ _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 def to_spark(schema: Any, depth: int = 0) -> DataType:
-    """The Spark type of a schema in JSON. Raises ConnectError if the JSON is not a schema."""
+    """Returns the Spark type of a schema in JSON. Raises ConnectError if the JSON is not a
+    schema."""
     if depth > MAX_DEPTH:
         raise ConnectError(f"a schema with more than {MAX_DEPTH} nested types")
     if not isinstance(schema, dict) or "type" not in schema:
@@ -106,6 +107,7 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
 
 
 def check_width(kind: DataType) -> None:
+    """Raises ConnectError if the type has more than MAX_COLUMNS columns."""
     if _columns(kind) > MAX_COLUMNS:
         raise ConnectError(f"records with more than {MAX_COLUMNS} fields in total")
 
@@ -146,8 +148,8 @@ def _field(field: Any, depth: int) -> StructField:
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
-    """The schema of a Spark type. Its fields are in Kafka's order: content, then optional, name,
-    version, parameters."""
+    """Returns the schema of a Spark type. Its fields are in Kafka's order: content, then optional,
+    name, version, parameters. Raises ConnectError if the type has no schema."""
     name, version = (named.name, named.version) if named else (None, None)
     parameters = None
     match kind:
@@ -189,8 +191,9 @@ def text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
-def merged(left: DataType, right: DataType) -> DataType:
-    """A type that can represent the values of both types. Raises ConnectError if there is none."""
+def merge_types(left: DataType, right: DataType) -> DataType:
+    """Returns a type that can represent the values of both types. Raises ConnectError if there is
+    none."""
     if left == right or isinstance(right, NullType):
         return left
     if isinstance(left, NullType):
@@ -202,16 +205,16 @@ def merged(left: DataType, right: DataType) -> DataType:
             if existing is None:
                 fields[field.name] = StructField(field.name, field.dataType, True)
             else:
-                kind = merged(existing.dataType, field.dataType)
+                kind = merge_types(existing.dataType, field.dataType)
                 fields[field.name] = StructField(field.name, kind, existing.nullable or field.nullable)
         right_names = {field.name for field in right.fields}
         return StructType(
             [f if f.name in right_names else StructField(f.name, f.dataType, True) for f in fields.values()]
         )
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
-        return ArrayType(merged(left.elementType, right.elementType))
+        return ArrayType(merge_types(left.elementType, right.elementType))
     if isinstance(left, MapType) and isinstance(right, MapType) and left.keyType == right.keyType:
-        return MapType(left.keyType, merged(left.valueType, right.valueType))
+        return MapType(left.keyType, merge_types(left.valueType, right.valueType))
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
         wider = _NUMBERS[max(_NUMBERS.index(type(left)), _NUMBERS.index(type(right)))]
         # A float cannot represent all ints.
@@ -242,8 +245,9 @@ def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 def schema_of_variants(description: str) -> DataType:
-    """The common type of JSON texts, from Spark's `schema_of_variant_agg`. Integers are long and
-    other numbers double, as in Connect. A value whose type differs between records is a string."""
+    """Returns the common type of JSON texts, from Spark's `schema_of_variant_agg`. Integers are
+    long and other numbers double, as in Connect. A value whose type differs between records is a
+    string."""
     return _DescriptionParser(description).parse()
 
 

@@ -194,7 +194,8 @@ _CLIENT_PREFIXES = ("security.", "ssl.", "sasl.", "client.dns", "request.timeout
 
 
 def seconds(text: str | None) -> float | None:
-    """The seconds of a duration like 500ms, 10s, 1m. A number without a unit is in milliseconds."""
+    """Returns the seconds of a duration like 500ms, 10s, 1m; None for None. A number without a unit
+    is in milliseconds. Raises ConnectError for another text."""
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip())
@@ -204,14 +205,14 @@ def seconds(text: str | None) -> float | None:
 
 
 def options_of(cls: type[Connector]) -> tuple[Option, ...]:
-    """All options of a connector class, except those named by prefixes."""
+    """Returns all options of a connector class, except those named by prefixes."""
     kind_options = SINK_OPTIONS if cls.kind == SINK else SOURCE_OPTIONS
     own_names = {option.name for option in cls.options}
     return (*(option for option in (*COMMON, *kind_options) if option.name not in own_names), *cls.options)
 
 
 def client_settings(worker: Mapping[str, str]) -> dict[str, str]:
-    """The settings of clients of the cluster, from the worker's settings."""
+    """Returns the settings of clients of the cluster, from the worker's settings."""
     settings = {name: value for name, value in worker.items() if name.startswith(_CLIENT_PREFIXES)}
     return {"bootstrap.servers": worker.get("bootstrap.servers", "localhost:9092"), **settings}
 
@@ -249,9 +250,12 @@ def check_connector(
             errors.setdefault(name, messages)
     for side in ("key", "value"):
         _check_converter(originals, worker, side, errors, declared)
-    from kavka.pipeline.connect.transforms.chain import compiled
+    from kavka.pipeline.connect.transforms.chain import compile_steps
 
-    for name, messages in (*compiled(originals, declared)[1].items(), *check_overrides(originals, declared).items()):
+    for name, messages in (
+        *compile_steps(originals, declared)[1].items(),
+        *check_overrides(originals, declared).items(),
+    ):
         errors.setdefault(name, []).extend(messages)
     if cls.opens_files(originals) and not declared.file_connectors:
         errors.setdefault("connector.class", []).append(f"The connector is not enabled: {FILES_DISABLED}")

@@ -15,7 +15,7 @@ from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.api import Context, Failed, Sink, query_id
 from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observed
+from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observe
 from kavka.pipeline.connect.offsets import group_of, group_offsets
 from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, RAW, VALUE, error_struct
 from kavka.pipeline.connect.retries import Retries
@@ -85,8 +85,9 @@ def _reader_options(context: Context, flow: Flow) -> dict[str, str]:
 
 
 def _starting_offsets(context: Context, reset: str) -> str:
-    """The starting offsets of a sink without a checkpoint: those of its group (a user may have set
-    them, or the checkpoint was lost), otherwise the earliest or latest offsets."""
+    """Returns the starting offsets of a sink without a checkpoint: the committed offsets of its
+    group (a user may have set them, or the checkpoint was lost), otherwise the earliest or latest
+    offsets."""
     with Admin(admin_settings(context.client)) as admin:
         committed = group_offsets(admin, context.name)
         if not committed:
@@ -125,32 +126,32 @@ class _Run:
         self.task.run_query(start, lambda progress: report_progress(self.task, self.context, progress))
 
     def _spark_writer(self, frame: DataFrame) -> Any:
-        """The result of the sink's `writer`. None if the sink has none, the types are not known in
-        advance, or failed records must be sent to the dead-letter topic."""
+        """Returns the result of the sink's `writer`. None if the sink has none, the types are not
+        known in advance, or failed records must be sent to the dead-letter topic."""
         if type(self.sink).writer is Sink.writer or not self.flow.is_static or self.dead_letter_topic:
             return None
-        records = self.flow.decoded(frame, None)
-        rows = observed(records.frame, OBSERVATION) if self.flow.tolerant else records.frame
+        records = self.flow.decode(frame, None)
+        rows = observe(records.frame, OBSERVATION) if self.flow.tolerant else records.frame
         return self.sink.writer(self.context, self._without_failures(rows))
 
     def _without_failures(self, rows: DataFrame) -> DataFrame:
         return self.flow.without_failures(rows).drop(RAW, "timestampType")
 
-    def _write_batch(self, raw: DataFrame, number: int) -> None:
-        """An error ends the query."""
+    def _write_batch(self, raw: DataFrame, batch_id: int) -> None:
+        """Writes a micro-batch. An error ends the query."""
         is_read_twice = not self.flow.is_static or self.flow.tolerant
         if is_read_twice:
             raw.persist()
         try:
-            records = self.flow.decoded(raw, raw)
+            records = self.flow.decode(raw, raw)
             if self.flow.tolerant:
-                self._handle_failures(records.frame, number)
+                self._handle_failures(records.frame, batch_id)
             rows = self._without_failures(records.frame)
             rejected = self.retries.call(
-                f"Writing {self.task.name}", lambda: self.sink.write(self.context, rows, number)
+                f"Writing {self.task.name}", lambda: self.sink.write(self.context, rows, batch_id)
             )
             if rejected:
-                self._fail_rejected(records.frame, rejected, number)
+                self._fail_rejected(records.frame, rejected, batch_id)
         except BaseException as error:
             if self.task.failure is None:
                 self.task.failure = error
@@ -159,25 +160,26 @@ class _Run:
             if is_read_twice:
                 raw.unpersist()
 
-    def _fail_rejected(self, rows: DataFrame, rejected: Sequence[Failed], number: int) -> None:
-        """Fails the task, or marks the records that the target system rejected as failed."""
+    def _fail_rejected(self, rows: DataFrame, rejected: Sequence[Failed], batch_id: int) -> None:
+        """Handles the records that the target system rejected. Raises ConnectError unless errors
+        are tolerated."""
         from pyspark.sql import functions as F
 
-        hidden = self.task.worker.providers.hidden
+        hide = self.task.worker.providers.hide
         if not self.flow.tolerant:
             first = rejected[0]
             more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
-            raise ConnectError(f"{where} was rejected: {hidden(first.message)}{more}")
-        failures = [(failure.topic, failure.partition, failure.offset, hidden(failure.message)) for failure in rejected]
+            raise ConnectError(f"{where} was rejected: {hide(first.message)}{more}")
+        failures = [(failure.topic, failure.partition, failure.offset, hide(failure.message)) for failure in rejected]
         schema = "topic string, partition int, offset bigint, rejection string"
         failed = F.broadcast(self.context.spark.createDataFrame(failures, schema))
         joined = rows.join(failed, ["topic", "partition", "offset"])
         operator = f"{type(self.sink).__module__}.{type(self.sink).__qualname__}"
         error = error_struct("TASK_PUT", operator, F.col("rejection"), CONNECT_EXCEPTION)
-        self._handle_failures(joined.withColumn(ERROR, error), number)
+        self._handle_failures(joined.withColumn(ERROR, error), batch_id)
 
-    def _handle_failures(self, rows: DataFrame, number: int) -> None:
+    def _handle_failures(self, rows: DataFrame, batch_id: int) -> None:
         """Sends the failed records to the dead-letter topic and to the log, if these are
         enabled."""
         if self.dead_letter_topic:
@@ -185,7 +187,7 @@ class _Run:
             options = {**writer_options(self.context), "topic": self.dead_letter_topic}
             options["timestampColumn"] = TIME
             if self.context.exactly_once:
-                options |= {"queryId": query_id(self.context), "runId": self.run_id, "batchId": str(number)}
+                options |= {"queryId": query_id(self.context), "runId": self.run_id, "batchId": str(batch_id)}
             write_frame(letters, options)
         if self.context["errors.log.enable"]:
             from pyspark.sql import functions as F

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kavka.pipeline.connect import topic_creation
 from kavka.pipeline.connect.api import Context, IncrementalSource, Offsets, Source
 from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observed
+from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observe
 from kavka.pipeline.connect.records import ERROR
 from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.settings import seconds
@@ -48,8 +48,9 @@ def _topic(context: Context) -> str | None:
 
 
 def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-    """Returns (rows, some of which may have failed; options of the writer)."""
-    rows, topic = flow.encoded(frame, _topic(context))
+    """Returns (the encoded rows, with an error if they failed; the options of the writer). Raises
+    ConnectError if records have no topic."""
+    rows, topic = flow.encode(frame, _topic(context))
     if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
         raise ConnectError(f"{task.cls.__name__} returns records without a topic and has no option topic")
     options = _options(task, context, topic)
@@ -59,8 +60,8 @@ def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tup
 
 
 def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
-    """The options of the Spark sink `kavka`. `topic`: the topic of all records; None if they have
-    different topics."""
+    """Creates the topic if the rules say so, and returns the options of the Spark sink `kavka`.
+    `topic` is the topic of all records; None if they have different topics."""
     options = writer_options(context)
     rules = topic_creation.rules(task.settings, task.worker.properties)[0]
     if topic is not None:
@@ -90,7 +91,7 @@ def _is_observed(rows: DataFrame) -> bool:
 def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
     rows, options = _prepared(task, context, flow, frame)
     if _is_observed(rows):
-        rows = observed(rows, OBSERVATION)
+        rows = observe(rows, OBSERVATION)
     rows = flow.without_failures(rows)
 
     def start() -> Any:
@@ -118,13 +119,14 @@ def _report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> No
 def _write_batch(
     task: Task, context: Context, flow: Flow, frame: DataFrame, batch_options: dict[str, str] | None
 ) -> None:
-    """`batch_options` identify the batch and its query, if the batch may be written again."""
+    """Writes a batch. `batch_options` identify the batch and its query, if the batch may be written
+    again."""
     from pyspark.sql import Observation
 
     rows, options = _prepared(task, context, flow, frame)
     observation = Observation() if _is_observed(rows) else None
     if observation is not None:
-        rows = observed(rows, observation)
+        rows = observe(rows, observation)
     _make_cancelable(task, context)
     write_frame(flow.without_failures(rows), {**options, **(batch_options or {})})
     if observation is not None:
@@ -154,12 +156,12 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
     wait = source.poll_interval if interval is None else interval
     start = store.offsets(task.name, field)
     plan = store.plan(task.name) if context.exactly_once else None
-    number = 0 if plan is None else plan.number + 1
+    batch_id = 0 if plan is None else plan.number + 1
     is_repeat = plan is not None and not plan.done
     while not task.stopping.is_set():
         started = time.monotonic()
         if is_repeat and plan is not None:
-            number, start, end = plan.number, plan.start, plan.end
+            batch_id, start, end = plan.number, plan.start, plan.end
         else:
             next_end = retries.call(f"Polling {task.name}", lambda offsets=start: source.next(context, offsets))  # type: ignore[misc]
             if next_end is None:
@@ -170,14 +172,14 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
         batch_options = None
         if context.exactly_once:
             if not is_repeat:
-                store.put_plan(task.name, number, start, end, done=False)
-            batch_options = {"queryId": store.identity(task.name), "runId": run_id, "batchId": str(number)}
+                store.put_plan(task.name, batch_id, start, end, done=False)
+            batch_options = {"queryId": store.identity(task.name), "runId": run_id, "batchId": str(batch_id)}
         is_repeat = False
         _process_batch(task, context, source, retries, flow, start, end, batch_options)
         store.put(task.name, field, start, end)
         if context.exactly_once:
-            store.put_plan(task.name, number, start, end, done=True)
-            number += 1
+            store.put_plan(task.name, batch_id, start, end, done=True)
+            batch_id += 1
         start = end
         if interval is not None and task.pause(max(0.0, interval - (time.monotonic() - started))):
             return

@@ -92,7 +92,7 @@ class FileTable(MemoryTable):
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
-            # The next batch starts only after this one is durable.
+            # The next batch starts only after the offsets of this batch are durable.
             sync_folder(self._path.parent)
 
 
@@ -152,7 +152,7 @@ def _target_json(state: str) -> str:
 
 
 def _parsed(text: str | None) -> dict[str, Any] | None:
-    """The JSON object in a record; None if the record contains anything else."""
+    """Returns the JSON object in a record; None if the record contains anything else."""
     try:
         value = json.loads(text or "null")
     except ValueError:
@@ -258,7 +258,8 @@ def _status_json(status: Status) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """The last batch of a source with exactly-once delivery. `done`: its records are written."""
+    """The last batch of a source with exactly-once delivery. `done` means that its records were
+    written."""
 
     id: str
     number: int
@@ -275,7 +276,7 @@ class OffsetStore:
         self._table = table
 
     def entries(self, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """(partition, offset) pairs, in the form of `GET …/offsets`."""
+        """Returns (source partition, source offset) pairs, in the form of `GET …/offsets`."""
         entries = []
         for key, text in self._table.items():
             try:
@@ -292,15 +293,15 @@ class OffsetStore:
 
     def put(self, name: str, field: str, start: Offsets, end: Offsets) -> None:
         values: dict[str, str | None] = {}
-        for part in {**start, **end}:
-            if end.get(part) != start.get(part):
-                offset = end.get(part)
-                values[_key(name, {field: part})] = None if offset is None else _to_json(offset)
+        for partition in {**start, **end}:
+            if end.get(partition) != start.get(partition):
+                offset = end.get(partition)
+                values[_key(name, {field: partition})] = None if offset is None else _to_json(offset)
         if values:
             self._table.put(values)
 
     def alter(self, name: str, entries: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-        values = {_key(name, part): None if offset is None else _to_json(offset) for part, offset in entries}
+        values = {_key(name, partition): None if offset is None else _to_json(offset) for partition, offset in entries}
         self._table.put({**values, _key(name, _PLAN): None})
 
     def reset(self, name: str) -> None:
@@ -315,8 +316,8 @@ class OffsetStore:
         return Plan(record["id"], record["number"], record["start"], record["end"], record["done"])
 
     def identity(self, name: str) -> str:
-        """The id of the last plan, or a new id if there is no plan. `alter` and `reset` delete the
-        plan: batch numbers then start again, under a new id."""
+        """Returns the id of the last plan, or a new id if there is no plan. `alter` and `reset`
+        delete the plan: batch numbers then start again, under a new id."""
         plan = self.plan(name)
         return plan.id if plan is not None else uuid.uuid4().hex
 

@@ -1,4 +1,4 @@
-"""A running connector: its one task, which is a Spark query or a loop of batches.
+"""A running connector. Its only task is a Spark query or a loop of batches.
 
 A task has its own thread. It ends when all data is processed (`trigger=available-now`, a batch
 source), after `stop()`, or with a failure; `on_end` receives the outcome. A crash leaves Spark's
@@ -24,7 +24,7 @@ from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
 from kavka.pipeline.connect.options import warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
-from kavka.pipeline.connect.retries import Retries, Stopped
+from kavka.pipeline.connect.retries import Retries, TaskStopped
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, options_of, seconds
 from kavka.pipeline.connect.stores import OffsetStore
 from kavka.pipeline.spark.errors import cause_in
@@ -108,7 +108,7 @@ class Task:
                 if cancel is not None:
                     cancel()
             except Exception as error:
-                logger.debug("Stopping %s: %s", self.name, error)
+                logger.debug("Cannot cancel the current batch of connector %s: %s", self.name, error)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -123,14 +123,14 @@ class Task:
             if self.stopping.is_set():
                 outcome = Outcome(STOPPED)
             else:
-                trace = self.worker.providers.hidden(describe_failure(self.failure or error))
+                trace = self.worker.providers.hide(describe_failure(self.failure or error))
                 logger.error("Task %s-0 failed: %s", self.name, trace)
                 outcome = Outcome(FAILED, trace)
         self._on_end(self, outcome)
 
     def _work(self) -> None:
         worker, providers = self.worker, self.worker.providers
-        self.settings = providers.resolved(self.originals, f"Connector {self.name}")
+        self.settings = providers.resolve(self.originals, f"Connector {self.name}")
         passwords = {option.name for option in self.cls.options if option.type is ConfigType.PASSWORD}
         for value in secret_values(self.originals, passwords):
             providers.secrets.add(value, HIDDEN)
@@ -170,7 +170,7 @@ class Task:
             try:
                 connector.stop()
             except Exception as error:
-                logger.warning("%s did not stop cleanly: %s", self.name, error)
+                logger.warning("Connector %s did not stop cleanly: %s", self.name, error)
 
     def run_query(self, start: Callable[[], Any], on_progress: Callable[[Any], None]) -> None:
         """Runs a query until it ends; `on_progress` receives its progress. Spark gives its Python
@@ -197,7 +197,7 @@ class Task:
                 return
             if "failed to connect back" not in str(error) or attempt == _SPARK_ATTEMPTS:
                 raise self.failure or error
-            logger.warning("Restarting %s: Spark's Python process did not start in time", self.name)
+            logger.warning("Restarting connector %s: Spark's Python process did not start in time", self.name)
 
     def pause(self, seconds: float) -> bool:
         """Waits. Returns whether the task must stop."""
@@ -214,20 +214,21 @@ def _report_progress(query: Any, last_batch: int, on_progress: Callable[[Any], N
 
 
 def checkpoint_of(folder: str, name: str) -> str:
-    """The connector's folder in the worker's folder of checkpoints. The name cannot lead out of
-    it."""
+    """Returns the connector's folder in the worker's folder of checkpoints. The name is escaped, so
+    that it cannot lead out of that folder."""
     escaped = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
     return f"{folder.rstrip('/')}/{escaped}"
 
 
 def describe_failure(error: BaseException) -> str:
-    """The trace in the status of a task: the error in the first line, then the stack trace."""
+    """Returns the trace in the status of a task: the error in the first line, then the stack
+    trace."""
     try:
         str(error)
     except Exception as failure:
         # Spark's exceptions fetch their text from Spark's process.
         return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({failure})"
-    if isinstance(error, (ConnectError, Stopped)):
+    if isinstance(error, (ConnectError, TaskStopped)):
         cause = f"\nCaused by: {cause_text(error.__cause__)}" if error.__cause__ is not None else ""
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}{cause}"
     first_line = f"{type(error).__module__}.{type(error).__qualname__}: {cause_text(error)}"
@@ -236,7 +237,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def cause_text(error: BaseException) -> str:
-    """The cause of an exception that Spark raises."""
+    """Returns the cause of an exception that Spark raises."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in lines:
         if "RECORD FAILED in " in line:
@@ -246,8 +247,8 @@ def cause_text(error: BaseException) -> str:
 
 
 def writer_options(context: Context) -> dict[str, str]:
-    """The options of the Spark sink `kavka`: the worker's settings, overridden by the connector's
-    `producer.override.…`."""
+    """Returns the options of the Spark sink `kavka`: the worker's settings, overridden by the
+    connector's `producer.override.…`."""
     options = {f"kafka.{name}": value for name, value in context.client.items()}
     options |= {f"kafka.{name}": value for name, value in context.with_prefix("producer.override.").items()}
     if context.exactly_once:

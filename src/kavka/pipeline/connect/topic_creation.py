@@ -33,7 +33,8 @@ def _options(group: str, partitions: object, replicas: object) -> tuple[Option, 
 
 
 def _joined(name: str, originals: Mapping[str, str], errors: dict[str, list[str]]) -> str:
-    """One regular expression for the list of expressions in a setting."""
+    """Returns one regular expression for the list of expressions in a setting. Adds an error if it
+    is invalid."""
     text = "|".join(pattern.strip() for pattern in originals.get(name, "").split(","))
     try:
         re.compile(text)
@@ -44,8 +45,8 @@ def _joined(name: str, originals: Mapping[str, str], errors: dict[str, list[str]
 
 
 def rules(originals: Mapping[str, str], worker: Mapping[str, str]) -> tuple[list[Rule], dict[str, list[str]]]:
-    """Returns (rules of the groups in their order, then of the default; errors by name). No rules:
-    the worker creates no topics."""
+    """Returns (rules of the groups in their order, then of the default; errors by name). Without
+    rules the worker creates no topics."""
     is_configured = any(name.startswith(PREFIX) for name in originals)
     if not is_configured or worker.get(ENABLE, "true").strip().lower() == "false":
         return [], {}

@@ -23,7 +23,7 @@ from kavka.pipeline.spark.cluster import admin_settings
 
 logger = logging.getLogger(__name__)
 
-_LOAD_TIMEOUT = 600.0
+_LOAD_TIMEOUT_S = 600.0
 _PUT_TIMEOUT = 30.0
 _POLL_TIMEOUT = 0.5
 
@@ -34,10 +34,10 @@ class TopicTable:
 
     def __init__(
         self,
-        client: Mapping[str, str],
+        client_settings: Mapping[str, str],
         topic: str,
         partitions: int,
-        replicas: int,
+        replication_factor: int,
         on_change: Callable[[str, str | None], None] = lambda key, value: None,
     ) -> None:
         self.topic = topic
@@ -47,18 +47,17 @@ class TopicTable:
         self._condition = threading.Condition()
         self._closing = False
         try:
-            create_topic(client, topic, partitions, replicas, {"cleanup.policy": "compact"})
+            create_topic(client_settings, topic, partitions, replication_factor, {"cleanup.policy": "compact"})
         except AdminError as error:
             raise ConnectError(f"cannot create topic {topic}: {error}") from None
-        self._producer = Producer({**client, "acks": "all", "linger.ms": "0"})
-        self._consumer = Consumer({**client, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
-        numbers = [info.partition for info in self._consumer.partitions_for(topic)]
-        self._partitions = [TopicPartition(topic, number) for number in numbers]
+        self._producer = Producer({**client_settings, "acks": "all", "linger.ms": "0"})
+        self._consumer = Consumer({**client_settings, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
+        self._partitions = [TopicPartition(topic, info.partition) for info in self._consumer.partitions_for(topic)]
         self._consumer.assign(self._partitions)
         end_offsets = self._consumer.end_offsets(self._partitions)
         self._thread = threading.Thread(target=self._read, name=f"connect-{topic}", daemon=True)
         self._thread.start()
-        self._wait_for(end_offsets, _LOAD_TIMEOUT)
+        self._wait_for(end_offsets, _LOAD_TIMEOUT_S)
 
     def close(self) -> None:
         self._closing = True
@@ -93,7 +92,7 @@ class TopicTable:
                 records = self._consumer.poll(_POLL_TIMEOUT)
             except Exception as error:
                 if not self._closing:
-                    logger.warning("Reading %s: %s", self.topic, error)
+                    logger.warning("Cannot read topic %s: %s", self.topic, error)
                     time.sleep(_POLL_TIMEOUT)
                 continue
             changes = []
@@ -108,7 +107,7 @@ class TopicTable:
                     changes.append((key, value))
                 for tp in self._partitions:
                     self._positions[tp] = self._consumer.position(tp)
-            # After the values have changed, and before `put` returns.
+            # Call the listener after the values have changed, and before `put` returns.
             for key, value in changes:
                 self._on_change(key, value)
             with self._condition:
@@ -119,17 +118,24 @@ class TopicTable:
         deadline = time.monotonic() + timeout
         with self._condition:
             while any(self._positions.get(tp, 0) < offset for tp, offset in end_offsets.items()):
-                if self._closing or time.monotonic() >= deadline:
-                    raise ConnectError(f"topic {self.topic} could not be read within {timeout:.0f} s")
+                if self._closing:
+                    raise ConnectError(f"cannot read topic {self.topic}: the table was closed")
+                if time.monotonic() >= deadline:
+                    raise ConnectError(f"topic {self.topic} was not read to its end within {timeout:.0f} s")
                 self._condition.wait(1.0)
 
 
 def create_topic(
-    client: Mapping[str, str], name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
+    client_settings: Mapping[str, str],
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Creates the topic unless it exists. Negative `replicas`: the broker's default."""
-    topic = NewTopic(name, partitions, None if replicas < 0 else replicas, configs=configs)
-    with Admin(admin_settings(client)) as admin:
+    """Creates the topic unless it exists. A negative `replication_factor` is the broker's default.
+    Raises AdminError."""
+    topic = NewTopic(name, partitions, None if replication_factor < 0 else replication_factor, configs=configs)
+    with Admin(admin_settings(client_settings)) as admin:
         try:
             admin.create_topics([topic])
         except AdminError as error:

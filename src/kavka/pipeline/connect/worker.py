@@ -41,7 +41,7 @@ _SPARK_DEFAULTS = {
 
 class SharedSession:
     """Owns the worker's Spark session, which all tasks share. The first call starts Spark. Any
-    thread may call it: each task does so from its own thread."""
+    thread may call it: each task calls it from its own thread."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -90,7 +90,7 @@ class SharedSession:
             try:
                 session.stop()
             except Exception as error:
-                logger.debug("Stopping Spark: %s", error)
+                logger.debug("Cannot stop Spark: %s", error)
 
 
 def _add_to_python_path(folders: Iterable[str]) -> None:
@@ -102,7 +102,8 @@ def _add_to_python_path(folders: Iterable[str]) -> None:
 
 
 def _prepare(properties: Mapping[str, str], options: Sequence[Option], providers: Providers) -> dict[str, Any]:
-    """Parses the worker's settings, and prepares Python's path and modules."""
+    """Prepares Python's path and modules, and returns the parsed settings of the worker. Raises
+    ConfigErrors if they are invalid."""
     try:
         settings = parsed(options, properties)
     except ConfigErrors as error:
@@ -129,7 +130,7 @@ def _resolved(properties: Mapping[str, str]) -> Iterator[tuple[dict[str, str], P
     for handler in handlers:
         handler.addFilter(providers.secrets)
     try:
-        yield providers.resolved(properties, "The worker's settings"), providers
+        yield providers.resolve(properties, "The worker's settings"), providers
     finally:
         for handler in handlers:
             handler.removeFilter(providers.secrets)
@@ -164,8 +165,8 @@ def run_standalone(
     connectors: Sequence[Mapping[str, str]],
     ready: Callable[[str], None] = lambda url: None,
 ) -> int:
-    """Runs until stopped, or, if all connectors have `trigger=available-now`, until they are done.
-    Returns 1 if a connector or Spark's process failed, otherwise 0."""
+    """Runs until a signal stops the worker. If all connectors have `trigger=available-now`, runs
+    until they end. Returns 1 if a connector or Spark's process failed, otherwise 0."""
     with _resolved(properties) as (resolved, providers):
         return _standalone(resolved, connectors, ready, providers)
 
@@ -187,7 +188,7 @@ def _standalone(
         if not name:
             raise ConfigErrors({"name": ['Missing required configuration "name" which has no default value.']})
         herder.create(name, dict(config), None)
-    triggers = [providers.resolved(config).get("trigger") for config in connectors]
+    triggers = [providers.resolve(config).get("trigger") for config in connectors]
     ends_when_done = bool(triggers) and all(trigger == AVAILABLE_NOW for trigger in triggers)
     has_failed = False
 
@@ -215,7 +216,8 @@ def _standalone(
 
 
 def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
-    """Runs until stopped. Returns 1 if Spark's process ended unexpectedly, otherwise 0."""
+    """Runs until a signal stops the worker. Returns 1 if Spark's process ended unexpectedly,
+    otherwise 0."""
     with _resolved(properties) as (resolved, providers):
         return _distributed(resolved, ready, providers)
 
@@ -235,8 +237,8 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
             herder.wake()
 
     def table(kind: str, partitions: int) -> TopicTable:
-        replicas = settings[f"{kind}.storage.replication.factor"]
-        return TopicTable(client, settings[f"{kind}.storage.topic"], partitions, replicas, on_change)
+        replication_factor = settings[f"{kind}.storage.replication.factor"]
+        return TopicTable(client, settings[f"{kind}.storage.topic"], partitions, replication_factor, on_change)
 
     tables = [table("config", 1)]
     try:

@@ -45,11 +45,11 @@ class Flow:
     """The replication factor of topics that the flow creates in the target. -1 is the target's
     default. None is two, or one if the target has one broker."""
     progress_group: str = ""
-    """The group in the source to which the flow commits its progress. A start without a Spark
-    checkpoint continues there."""
+    """The group in the source to which the flow commits its offsets. A start without a Spark
+    checkpoint continues at the committed offsets."""
     reset: str = "earliest"
-    """The start of a partition without progress. A partition that is created later is read from its
-    beginning."""
+    """The start of a partition without a committed offset. A partition that is created later is
+    read from its beginning."""
     enabled: bool = True
     create_topics: bool = True
     sync_partitions: bool = True
@@ -124,7 +124,7 @@ class Flow:
 
     def is_returned(self, topic: str) -> bool:
         """Whether other flows mirror the topic from the target back to the source under the same
-        name."""
+        name. Always False for a policy that changes names."""
         if not self.policy.keeps_names or self.policy.is_heartbeats(topic):
             return False
         reached = {self.target}

@@ -57,7 +57,7 @@ class OffsetSyncs:
         self._consumer.close(1.0)
 
     def read(self) -> None:
-        """Read up to the current end of the topic."""
+        """Read up to the current end of the topic. Raises KafkaTimeout."""
         end = self._admin.list_offsets({self._tp: OffsetSpec.latest()})[self._tp].offset
         deadline = time.monotonic() + _READ_TIMEOUT
         while self._consumer.position(self._tp) < end:
@@ -72,7 +72,7 @@ class OffsetSyncs:
         try:
             sync = OffsetSync.read(key, value)
         except RecordFormatError as error:
-            logger.warning("%s: %s", self._tp, error)
+            logger.warning("Cannot decode a record of %s: %s", self._tp, error)
             return
         preceding = next((read_run_header(value) for name, value in headers if name == RUN_HEADER), 0)
         preceding = min(preceding, sync.upstream, sync.downstream)
@@ -80,6 +80,7 @@ class OffsetSyncs:
         self._translations.setdefault(TopicPartition(sync.topic, sync.partition), Translation()).add(run)
 
     def translate(self, tp: TopicPartition, upstream: int) -> int | None:
+        """Return the offset in the target for an offset of the source, None if it is unknown."""
         translation = self._translations.get(tp)
         return None if translation is None else translation.downstream(upstream)
 

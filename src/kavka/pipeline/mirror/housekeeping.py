@@ -38,8 +38,8 @@ class Job:
 
 
 class Housekeeping:
-    """Owns the thread that runs the jobs. A failed job is retried. A flow starts when `ready` is
-    set."""
+    """Owns the thread that runs the jobs. A failed job is retried. The flow's query starts when
+    `ready` is set."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -48,7 +48,7 @@ class Housekeeping:
         self.ready = threading.Event()
         """Set when all topics that the target accepts have been created."""
         self.last_error: str | None = None
-        self.refused: set[str] = set()
+        self.refused_topics: set[str] = set()
 
     def start(self) -> None:
         self._thread.start()
@@ -76,7 +76,7 @@ class Housekeeping:
                 logger.exception("%s: the housekeeping thread ended", flow.name)
 
     def _run_due(self, jobs: list[Job]) -> float:
-        """Run the jobs that are due. Returns the time of the next job."""
+        """Run the jobs that are due. Returns the monotonic time of the next job."""
         error_text = None
         for job in jobs:
             if self._stop.is_set() or time.monotonic() < job.due:
@@ -134,7 +134,7 @@ class Jobs:
         if not self._flow.create_topics and self._housekeeping.ready.is_set():
             return
         changed = self._topics.refresh()
-        self._housekeeping.refused = self._topics.refused
+        self._housekeeping.refused_topics = self._topics.refused_topics
         if changed and not self._housekeeping.ready.is_set():
             self._wait_for_topics()
 

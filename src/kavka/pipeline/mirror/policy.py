@@ -31,15 +31,15 @@ class Policy:
         return self.kind == IDENTITY
 
     def remote_topic(self, source: str, topic: str) -> str:
-        """The name in the target of a topic of the cluster `source`. The name of a heartbeats topic
-        always has the prefix."""
+        """Return the name in the target of a topic of the cluster `source`. The name of a
+        heartbeats topic always has the prefix."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return topic
         return f"{source}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """The cluster that a topic was mirrored from, according to its name. None if the topic was
-        not mirrored."""
+        """Return the cluster that a topic was mirrored from, according to its name. None if the
+        topic was not mirrored."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return None
         source, separator, _ = topic.partition(self.separator)
@@ -50,7 +50,7 @@ class Policy:
         return None if source is None else topic[len(source) + len(self.separator) :]
 
     def is_heartbeats(self, topic: str) -> bool:
-        """Whether it is a heartbeats topic: `heartbeats`, or mirrored `A.heartbeats`,
+        """Whether the topic is `heartbeats`, or a mirrored one: `A.heartbeats`,
         `A.B.heartbeats`."""
         return topic == HEARTBEATS or topic.endswith(f"{self.separator}{HEARTBEATS}")
 
@@ -65,8 +65,9 @@ class Policy:
         return False
 
     def is_internal(self, topic: str) -> bool:
-        """Whether it is an internal topic of Kafka or MirrorMaker, which no setting can include.
-        The default of `topics.exclude` excludes further topics that end with `internal`."""
+        """Whether the topic is an internal topic of Kafka or MirrorMaker, which no setting can
+        include. The default of `topics.exclude` excludes further topics that end with
+        `internal`."""
         is_of_mirrormaker = topic.startswith("mm2") and topic.endswith(f"{self._internal_separator}internal")
         return is_of_mirrormaker or topic.startswith(("__", ".")) or topic.endswith(self.checkpoints_topic(""))
 
@@ -82,8 +83,8 @@ class NameFilter:
     Java's syntax, which is mostly the same."""
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str] = ()) -> None:
-        self._include = [_compiled(pattern) for pattern in include]
-        self._exclude = [_compiled(pattern) for pattern in exclude]
+        self._include = [_compile(pattern) for pattern in include]
+        self._exclude = [_compile(pattern) for pattern in exclude]
 
     def allows(self, name: str) -> bool:
         return any(pattern.fullmatch(name) for pattern in self._include) and not any(
@@ -92,11 +93,11 @@ class NameFilter:
 
 
 def patterns(text: str) -> tuple[str, ...]:
-    """The items of `a, b.*`."""
+    """Return the items of a list such as `a, b.*`."""
     return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _compile(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:

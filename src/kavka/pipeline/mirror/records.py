@@ -52,8 +52,7 @@ class OffsetSync(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The position of a group: its offset in the source, and the corresponding offset in the
-    target."""
+    """The committed offset of a group in the source, and the corresponding offset in the target."""
 
     group: str
     topic: str

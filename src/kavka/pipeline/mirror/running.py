@@ -1,9 +1,10 @@
 """Runs flows. A flow is a Spark Structured Streaming query, which is restarted after failures, and
 its housekeeping.
 
-After every batch a flow commits its progress to its group in the source. It continues there when it
-starts. Spark's checkpoint is deleted when the flow stops. An exactly-once flow keeps it in
-`state.dir`, so that a batch that was started before a crash is repeated identically.
+After every batch a flow commits its offsets to its group in the source. When it starts, it
+continues at the committed offsets. Spark's checkpoint is deleted when the flow stops. An
+exactly-once flow keeps the checkpoint in `state.dir`, so that a batch that was started before a
+crash is repeated identically.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SPARK = {
+_SPARK_SETTINGS = {
     # Several flows share the cores fairly.
     "spark.scheduler.mode": "FAIR",
     # A row is a range of record batches, whose size may exceed a megabyte.
@@ -50,7 +51,7 @@ _MAX_PAUSE = 30.0
 
 
 def session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
-    return build_session("kavka-mirror", {**_SPARK, **(config or {})}, master, log_level="OFF")
+    return build_session("kavka-mirror", {**_SPARK_SETTINGS, **(config or {})}, master, log_level="OFF")
 
 
 class RunningFlow:
@@ -110,13 +111,13 @@ class RunningFlow:
                 self.status.error = error
                 if _REJECTED in error and self.flow.abort_on_failure:
                     self.status.state = FAILED
-                    logger.error("%s: %s", self.flow.name, error)
+                    logger.error("The flow %s failed: %s", self.flow.name, error)
                     return
                 self.status.state = RETRYING
                 self.status.restarts += 1
                 # Reset the delay after a run of more than a minute.
                 pause = 1.0 if time.monotonic() - began > 60 else min(_MAX_PAUSE, pause * 2)
-                logger.warning("%s: %s; restarting", self.flow.name, error)
+                logger.warning("The query of flow %s failed and is restarted: %s", self.flow.name, error)
                 self._stop.wait(pause)
         except Exception as error:
             self.status.state, self.status.error = FAILED, str(error)
@@ -136,7 +137,7 @@ class RunningFlow:
         return f"{flow.state_dir.rstrip('/')}/{name}"
 
     def _run_query(self) -> str | None:
-        """Run the query until it ends. Returns None if it was stopped, else the error."""
+        """Run the query until it ends. Returns None if it was stopped, otherwise the error."""
         from pyspark.errors import PySparkException
 
         from kavka.pipeline.mirror.source import FORMAT, MirrorDataSource
@@ -171,38 +172,38 @@ class RunningFlow:
         status = self.status
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != status.batch and progress["sources"]:
-            self._batch_done(progress)
+            self._on_batch_completed(progress)
         if time.monotonic() >= self._lag_due:
             self._lag_due = time.monotonic() + _LAG_INTERVAL
             self._measure_lag()
-        status.refused = sorted(self._housekeeping.refused)
+        status.refused_topics = sorted(self._housekeeping.refused_topics)
         if status.state == RUNNING:
             status.error = self._housekeeping.last_error
 
-    def _batch_done(self, progress: Any) -> None:
+    def _on_batch_completed(self, progress: Any) -> None:
         status, source = self.status, progress["sources"][0]
         end = _offsets(source["endOffset"])
-        start = status.done or _offsets(source["startOffset"])
+        start = status.next_offsets or _offsets(source["startOffset"])
         count = sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items())
         millis = progress["durationMs"].get("triggerExecution", 0)
         status.batch = progress["batchId"]
-        status.done = end
+        status.next_offsets = end
         status.records += count
         status.records_per_second = count * 1000 / millis if millis else 0.0
         self._lag_due = 0.0
 
     def _measure_lag(self) -> None:
-        done = self.status.done
-        if not done:
+        next_offsets = self.status.next_offsets
+        if not next_offsets:
             return
         try:
             if self._admin is None:
                 self._admin = Admin({**self.flow.source_admin, "request.timeout.ms": "5000"})
             level = self.flow.consumer.get("isolation.level", "read_uncommitted")
             ends = self._admin.list_offsets(
-                dict.fromkeys(done, OffsetSpec.latest()), isolation_level=level, timeout=5.0
+                dict.fromkeys(next_offsets, OffsetSpec.latest()), isolation_level=level, timeout=5.0
             )
-            self.status.lag = {tp: max(0, end.offset - done[tp]) for tp, end in ends.items()}
+            self.status.lag = {tp: max(0, end.offset - next_offsets[tp]) for tp, end in ends.items()}
         except KafkaError as error:
             logger.debug("%s: cannot list end offsets: %s", self.flow.name, error)
 
@@ -239,7 +240,7 @@ def _offsets(text: Any) -> dict[TopicPartition, int]:
 
 
 def _reason(text: str) -> str:
-    """The message of our exception in an error message of Spark, or the first line."""
+    """Return the message of our exception in an error message of Spark, or the first line."""
     for line in text.splitlines():
         _, separator, message = line.partition("PipelineError: ")
         if separator:

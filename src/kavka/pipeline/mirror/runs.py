@@ -31,8 +31,8 @@ class Run:
         return self.upstream + self.count
 
 
-def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same mapping in the minimal number of runs. `runs` is ordered by source offset."""
+def join_runs(runs: Iterable[Run]) -> list[Run]:
+    """Return the same mapping in the minimal number of runs. `runs` is ordered by source offset."""
     joined_runs: list[Run] = []
     for run in runs:
         last = joined_runs[-1] if joined_runs else None
@@ -43,9 +43,9 @@ def joined(runs: Iterable[Run]) -> list[Run]:
     return joined_runs
 
 
-def thinned(runs: list[Run], limit: int) -> list[Run]:
-    """At most `limit` of the runs: the last run, and every second (fourth, eighth …) run before
-    it."""
+def thin_runs(runs: list[Run], limit: int) -> list[Run]:
+    """Return at most `limit` of the runs: the last run, and every second (fourth, eighth …) run
+    before it."""
     step = 1
     while (len(runs) + step - 1) // step > limit:
         step *= 2
@@ -70,14 +70,14 @@ class Translation:
             if last.upstream < run.upstream:
                 runs.append(replace(last, count=run.upstream - last.upstream))
                 break
-        runs[-1:] = joined([*runs[-1:], run])
+        runs[-1:] = join_runs([*runs[-1:], run])
         if len(runs) > MAX_RUNS:
-            self._runs = thinned(runs, MAX_RUNS // 2)
+            self._runs = thin_runs(runs, MAX_RUNS // 2)
 
     def downstream(self, upstream: int) -> int | None:
-        """The offset in the target for a group whose next offset in the source is `upstream`. None
-        if the offset precedes all runs. The group skips no record. If runs are missing, it may read
-        records twice."""
+        """Return the offset in the target for a group whose committed offset in the source is
+        `upstream`. None if the offset precedes all runs. The group skips no record. If runs are
+        missing, the group may read records twice."""
         runs = self._runs
         index = bisect_right(runs, upstream, key=lambda run: run.upstream) - 1
         if index < 0:

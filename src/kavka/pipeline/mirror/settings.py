@@ -109,8 +109,8 @@ _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin":
 
 
 def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> list[Flow]:
-    """The flows of all pairs that are enabled or write heartbeats. `only_targets` restricts them to
-    these targets, if it is not empty."""
+    """Return the flows of all pairs that are enabled or write heartbeats. If `only_targets` is not
+    empty, only the flows to these targets. Raises OptionError if a setting is invalid."""
     clusters = patterns(settings.get("clusters", ""))
     if not clusters:
         raise OptionError('the setting "clusters" is missing')
@@ -143,8 +143,8 @@ def simple_flow(
     abort_on_failure: bool = True,
     **more: Any,
 ) -> Flow:
-    """The flow of MirrorMaker 1, which copies matching topics under the same names and nothing
-    else."""
+    """Return the flow of MirrorMaker 1, which copies matching topics under the same names and
+    nothing else. Raises OptionError if a setting is invalid."""
     for option, settings in (("--consumer.config", consumer), ("--producer.config", producer)):
         if not settings.get("bootstrap.servers"):
             raise OptionError(f"{option} has no bootstrap.servers")
@@ -161,9 +161,9 @@ def simple_flow(
         source="source",
         target="target",
         consumer=_consumer(consumer),
-        producer={**PRODUCER_DEFAULTS, **_supported(producer, PRODUCER_CONFIGS)},
-        source_admin=_supported(consumer, ADMIN_CONFIGS),
-        target_admin=_supported(producer, ADMIN_CONFIGS),
+        producer={**PRODUCER_DEFAULTS, **_supported_settings(producer, PRODUCER_CONFIGS)},
+        source_admin=_supported_settings(consumer, ADMIN_CONFIGS),
+        target_admin=_supported_settings(producer, ADMIN_CONFIGS),
         topics=(include,),
         topics_exclude=(r"__.*",),
         policy_class="IdentityReplicationPolicy",
@@ -187,16 +187,16 @@ def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) 
     prefix = f"{source}->{target}."
     fields: dict[str, Any] = {}
     for name, (field, kind) in _SETTINGS.items():
-        for full in (f"{prefix}{name}", name):
-            if full in settings:
-                fields[field] = _read(full, settings[full], kind)
+        for full_name in (f"{prefix}{name}", name):
+            if full_name in settings:
+                fields[field] = _read(full_name, settings[full_name], kind)
                 break
     # In MirrorMaker this is a setting of the workers that write to the target.
-    exactly = f"{target}.exactly.once.source.support"
-    if exactly in settings and f"{prefix}exactly.once.source.support" not in settings:
-        fields["exactly_once"] = _read(exactly, settings[exactly], "exactly once")
-    refresh = f"{prefix}{_REFRESH_GROUPS}"
-    if not _flag(_REFRESH_GROUPS, settings.get(refresh, settings.get(_REFRESH_GROUPS, "true"))):
+    exactly_once_name = f"{target}.exactly.once.source.support"
+    if exactly_once_name in settings and f"{prefix}exactly.once.source.support" not in settings:
+        fields["exactly_once"] = _read(exactly_once_name, settings[exactly_once_name], "exactly once")
+    refresh_name = f"{prefix}{_REFRESH_GROUPS}"
+    if not _flag(_REFRESH_GROUPS, settings.get(refresh_name, settings.get(_REFRESH_GROUPS, "true"))):
         # An interval of 0: the groups are listed once, at the start.
         fields["refresh_groups"] = 0.0
     factors = {}
@@ -249,18 +249,18 @@ def _client(settings: Mapping[str, str], cluster: str, pair: str, side: str, kin
         for name, value in settings.items():
             if name.startswith(prefix):
                 client[name[len(prefix) :]] = value
-    return _supported(client, table)
+    return _supported_settings(client, table)
 
 
-def _supported(settings: Mapping[str, str], table: Any) -> dict[str, str]:
+def _supported_settings(settings: Mapping[str, str], table: Any) -> dict[str, str]:
     return {name: value.strip() for name, value in settings.items() if table.get(name) is not None}
 
 
 def _consumer(settings: Mapping[str, str]) -> dict[str, str]:
-    """The consumer settings without those that the mirror determines or cannot use."""
+    """Return the consumer settings without those that the mirror determines or cannot use."""
     determined = {"group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "group.instance.id"}
     unused = {"key.deserializer", "value.deserializer", "interceptor.classes", "partition.assignment.strategy"}
-    supported = _supported(settings, CONSUMER_CONFIGS)
+    supported = _supported_settings(settings, CONSUMER_CONFIGS)
     return {**CONSUMER_DEFAULTS, **{name: supported[name] for name in supported if name not in determined | unused}}
 
 
@@ -300,8 +300,8 @@ def _number(name: str, text: str) -> int:
 
 
 def _reject_loops(flows: list[Flow]) -> None:
-    """Reject two opposite flows with unchanged names and the same topics. Neither could mirror a
-    topic."""
+    """Raise OptionError for two opposite flows with unchanged names and the same topics. Neither
+    could mirror a topic."""
     for flow, other in permutations(flows, 2):
         if (
             flow.policy.keeps_names
@@ -324,8 +324,8 @@ def _with_others(flow: Flow, flows: list[Flow]) -> Flow:
 
 
 def _reject_unsupported(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
-    """Reject settings in `_ONLY` with other values. Ignoring them could mirror data that the user
-    wants to exclude."""
+    """Raise OptionError for settings in `_ONLY` with other values. Ignoring them could mirror data
+    that the user wants to exclude."""
     prefixes = ["", *(f"{cluster}." for cluster in clusters)]
     prefixes += [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     for prefix in prefixes:
@@ -341,13 +341,13 @@ def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> No
     factors = {f"{topic}.topic.replication.factor" for topic in _FACTORS}
     names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, "enabled", *factors}
     clients = ("consumer.", "producer.", "admin.", "source.", "target.")
-    for full in sorted(settings):
-        name = next((full[len(pair) :] for pair in pairs if full.startswith(pair)), full)
-        is_of_cluster = name == full and any(full.startswith(f"{cluster}.") for cluster in clusters)
-        if full == "clusters" or full.startswith("spark.") or is_of_cluster or name.startswith(clients):
+    for full_name in sorted(settings):
+        name = next((full_name[len(pair) :] for pair in pairs if full_name.startswith(pair)), full_name)
+        is_of_cluster = name == full_name and any(full_name.startswith(f"{cluster}.") for cluster in clusters)
+        if full_name == "clusters" or full_name.startswith("spark.") or is_of_cluster or name.startswith(clients):
             continue
         if name not in names:
             matches = difflib.get_close_matches(name, names, 1)
-            logger.warning("%s is not a setting%s", full, f"; did you mean {matches[0]}?" if matches else "")
-        elif name in _WITHOUT_EFFECT and (name, settings[full].strip()) != ("sync.topic.acls.enabled", "false"):
-            logger.warning("%s has no effect: %s", full, _WITHOUT_EFFECT[name])
+            logger.warning("%s is not a setting%s", full_name, f"; did you mean {matches[0]}?" if matches else "")
+        elif name in _WITHOUT_EFFECT and (name, settings[full_name].strip()) != ("sync.topic.acls.enabled", "false"):
+            logger.warning("%s has no effect: %s", full_name, _WITHOUT_EFFECT[name])

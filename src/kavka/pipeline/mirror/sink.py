@@ -4,7 +4,7 @@ the offset syncs.
 
 The offset syncs of a micro-batch are written after the micro-batch is stored, and after its
 transactions are committed. A crash in between loses the syncs. Until the next micro-batch writes
-newer syncs, offsets of groups are translated to earlier positions.
+newer syncs, offsets of groups are translated to earlier offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kavka.client.producer.send_batch import BatchFuture
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.records import RUN_HEADER, OffsetSync, run_header
-from kavka.pipeline.mirror.runs import MAX_NEW_RUNS, Run, joined, thinned
+from kavka.pipeline.mirror.runs import MAX_NEW_RUNS, Run, join_runs, thin_runs
 from kavka.pipeline.mirror.source import SCHEMA, read_options
 from kavka.pipeline.spark.errors import PipelineError, concise_errors
 from kavka.pipeline.spark.offsets import Range
@@ -106,8 +106,8 @@ class Transfer:
     """((topic of the source, partition), source offsets, future) in the order of sending."""
 
     def send(self, producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[Future]:
-        """Fetch and send the ranges in the rows. Returns the future of the first batch and those of
-        the batches in flight."""
+        """Fetch and send the ranges in the rows. Returns the future of the first batch and the
+        futures of the batches in flight."""
         futures: list[Future] = []
         options = read_options(self.flow)
         for row in rows.to_pylist():
@@ -146,19 +146,19 @@ class Transfer:
                 runs += _runs_of(offsets[index : index + count], downstream)
             index += count
         if len(runs) > 2 * MAX_NEW_RUNS:
-            self._runs[partition] = thinned(joined(runs), MAX_NEW_RUNS)
+            self._runs[partition] = thin_runs(join_runs(runs), MAX_NEW_RUNS)
 
     def runs(self) -> dict[tuple[str, int], list[Run]]:
-        """The runs of all batches. All batches must be done."""
+        """Return the runs of all batches by partition. All batches must be done."""
         while self._sent:
             self._complete_oldest()
-        return {partition: thinned(joined(runs), MAX_NEW_RUNS) for partition, runs in self._runs.items() if runs}
+        return {partition: thin_runs(join_runs(runs), MAX_NEW_RUNS) for partition, runs in self._runs.items() if runs}
 
 
 def _runs_of(offsets: Sequence[int], downstream: int) -> list[Run]:
     if isinstance(offsets, range):
         return [Run(offsets[0], downstream, len(offsets))] if offsets else []
-    return joined(Run(upstream, downstream + index, 1) for index, upstream in enumerate(offsets))
+    return join_runs(Run(upstream, downstream + index, 1) for index, upstream in enumerate(offsets))
 
 
 class MirrorStreamWriter(DataSourceStreamArrowWriter):
@@ -210,7 +210,7 @@ _producers: dict[tuple[int, tuple[tuple[str, str], ...]], Producer] = {}
 
 def emit_syncs(flow: Flow, runs: Mapping[tuple[str, int], Sequence[Run]]) -> None:
     """Write an offset sync for the last record of each run, with the number of preceding records. A
-    failure does not stop the mirror."""
+    failure is logged and does not stop the mirror."""
     if not runs:
         return
     settings = dict(flow.offset_syncs_settings)

@@ -1,4 +1,4 @@
-"""The Spark data source `kavka-mirror`, which plans the ranges of a flow and tracks its progress. A
+"""The Spark data source `kavka-mirror`, which plans the ranges of a flow and commits its offsets. A
 row is the range of a task.
 
 The records do not pass through Spark, which would copy each record four times. The task that writes
@@ -47,7 +47,7 @@ _REFRESH_INTERVAL = 5.0
 
 
 def read_options(flow: Flow) -> SourceOptions:
-    """The flow as options of the source. Records that were deleted before they were read are
+    """Return the flow as options of the source. Records that were deleted before they were read are
     skipped with a warning. A mirror that failed because of them would fail again after a
     restart."""
     return source_options(
@@ -85,7 +85,7 @@ class MirrorDataSource(DataSource):
 
 
 class MirrorStreamReader(KavkaStreamReader):
-    """Plans ranges instead of reading records, and starts at the flow's progress."""
+    """Plans ranges instead of reading records, and starts at the flow's committed offsets."""
 
     def __init__(self, flow: Flow) -> None:
         super().__init__(read_options(flow))
@@ -98,18 +98,18 @@ class MirrorStreamReader(KavkaStreamReader):
         return MirrorCluster(self._options, self._flow)
 
     def starting_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offsets where the last run stopped. A partition without progress starts at
-        `Flow.reset`."""
+        """Return the committed offsets of the flow. A partition without a committed offset starts
+        at `Flow.reset`."""
         cluster = self.cluster
         committed = cluster.admin.list_consumer_group_offsets(self._flow.group, partitions) if partitions else {}
-        first, last = cluster.earliest(partitions), cluster.latest(partitions)
+        log_starts, ends = cluster.earliest(partitions), cluster.latest(partitions)
         reset = EARLIEST if self._flow.reset == "earliest" else LATEST
         uncommitted = [tp for tp in partitions if committed.get(tp) is None]
         offsets = dict(cluster.resolve(reset, uncommitted, "startingOffsets")) if uncommitted else {}
         for tp, commit in committed.items():
             if commit is not None:
                 # An offset beyond the end shows that the topic was recreated.
-                offsets[tp] = max(commit.offset, first[tp]) if commit.offset <= last[tp] else first[tp]
+                offsets[tp] = max(commit.offset, log_starts[tp]) if commit.offset <= ends[tp] else log_starts[tp]
         return offsets
 
     def restart_offset(self, tp: TopicPartition, end: int) -> int:
@@ -173,7 +173,7 @@ class MirrorCluster(SourceCluster):
 
 
 def describe_existing(admin: Admin, topics: Collection[str]) -> dict[str, TopicDescription]:
-    """The descriptions of those topics that exist."""
+    """Return the descriptions of those topics that exist."""
     if not topics:
         return {}
     try:

@@ -25,12 +25,12 @@ class FlowStatus:
     records: int = 0
     """The number of offsets mirrored since the start."""
     records_per_second: float = 0.0
-    done: dict[TopicPartition, int] = field(default_factory=dict)
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The next offset of the source to mirror, by partition."""
     lag: dict[TopicPartition, int] = field(default_factory=dict)
     restarts: int = 0
     error: str | None = None
-    refused: list[str] = field(default_factory=list)
+    refused_topics: list[str] = field(default_factory=list)
     """The topics that are not mirrored because their records would loop forever."""
 
     @property
@@ -56,7 +56,7 @@ class FlowStatus:
             "lag_by_partition": lag,
             "restarts": self.restarts,
             "error": self.error,
-            "refused_topics": self.refused,
+            "refused_topics": self.refused_topics,
         }
 
 

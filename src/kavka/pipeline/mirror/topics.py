@@ -33,7 +33,7 @@ class TopicSync:
         self._flow = flow
         self._source = source
         self._target = target
-        self.refused: set[str] = set()
+        self.refused_topics: set[str] = set()
         """Topics that are not mirrored because their records would loop forever."""
 
     def create_internal_topics(self) -> None:
@@ -59,14 +59,14 @@ class TopicSync:
         flow = self._flow
         mirrored = [name for name in self._source.list_topics() if flow.includes_topic(name)]
         refused = {name for name in mirrored if flow.is_returned(name)}
-        for name in sorted(refused - self.refused):
+        for name in sorted(refused - self.refused_topics):
             logger.error(
                 "%s: %s is not mirrored: another flow mirrors it back under the same name, so its records would loop "
                 "forever",
                 flow.name,
                 name,
             )
-        self.refused = refused
+        self.refused_topics = refused
         source = describe_existing(self._source, [name for name in mirrored if name not in refused])
         target = describe_existing(self._target, [flow.remote_topic(name) for name in source])
         missing = [name for name in source if flow.remote_topic(name) not in target]
@@ -144,7 +144,7 @@ class TopicSync:
         return changed
 
     def _source_settings(self, names: list[str]) -> dict[str, dict[str, str]]:
-        """The settings of topics of the source, without excluded settings."""
+        """Return the settings of topics of the source, without excluded settings."""
         allows = self._flow.config_filter.allows
         return {
             topic: {name: value for name, value in settings.items() if allows(name)}
@@ -153,7 +153,7 @@ class TopicSync:
 
 
 def _topic_settings(admin: Admin, names: list[str]) -> dict[str, dict[str, str]]:
-    """The settings that are set on the topics themselves."""
+    """Return the settings that are set on the topics themselves, by topic."""
     described = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
     return {
         resource.name: {

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=_Client)
 class SharedClient(Generic[C]):
     """Owns at most one client of this process. Spark's Python workers run one task after the other,
     so the next task reuses the connections. A task with other settings replaces the client. A
-    forked process creates its own client and does not close that of its parent."""
+    forked process creates its own client and does not close its parent's client."""
 
     def __init__(self, create: Callable[[dict[str, str]], C], close_timeout: float) -> None:
         self._create = create
@@ -29,6 +29,7 @@ class SharedClient(Generic[C]):
         atexit.register(self.discard)
 
     def get(self, settings: Mapping[str, str]) -> C:
+        """Return the client with these settings."""
         if self._client is None or self._process != os.getpid() or self._settings != settings:
             self.discard()
             self._client = self._create(dict(settings))

@@ -65,9 +65,9 @@ class SourceCluster:
     # --- partitions
 
     def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
-        """All partitions to read at this time. A missing topic of `subscribe` or `assign` is an
-        error, unless `missing_is_empty`."""
-        return self._retrying("listing the partitions", lambda: self.find_partitions(missing_is_empty))
+        """Return all partitions to read at this time. Raises PipelineError if a topic or partition
+        of `subscribe` or `assign` does not exist, unless `missing_is_empty`."""
+        return self._with_retries("listing the partitions", lambda: self.find_partitions(missing_is_empty))
 
     def find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
         names: Collection[str] = self._options.topics
@@ -77,16 +77,16 @@ class SourceCluster:
         if not names:
             return []
         try:
-            described = self.admin.describe_topics(names)
+            descriptions = self.admin.describe_topics(names)
         except AdminError as error:
             missing = sorted(str(name) for name, cause in error.errors.items() if cause.code in _MISSING)
             if len(missing) < len(error.errors):
                 raise
             if not missing_is_empty:
                 raise PipelineError(_no_topic(missing)) from None
-            described = error.results
-        self.topic_ids = ids_of(described.values())
-        existing = sorted(TopicPartition(t.name, p.partition) for t in described.values() for p in t.partitions)
+            descriptions = error.results
+        self.topic_ids = ids_of(descriptions.values())
+        existing = sorted(TopicPartition(t.name, p.partition) for t in descriptions.values() for p in t.partitions)
         if self._options.kind != "assign":
             return existing
         if not missing_is_empty:
@@ -98,8 +98,8 @@ class SourceCluster:
     # --- offsets
 
     def ends(self, *, missing_is_empty: bool = False) -> dict[TopicPartition, int]:
-        """All partitions and their end offsets. It is for frequent calls and sends one request per
-        leader."""
+        """Return all partitions and their end offsets. The method is for frequent calls and sends
+        one request per leader."""
         if time.monotonic() >= self._partitions_expire:
             self._partitions = self.partitions(missing_is_empty=missing_is_empty)
             self._partitions_expire = time.monotonic() + self.refresh_interval
@@ -121,12 +121,13 @@ class SourceCluster:
         return self._edges(partitions, OffsetSpec.earliest())
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end offsets. With isolation.level=read_committed they are the last stable offsets."""
+        """Return the end offsets. With isolation.level=read_committed they are the last stable
+        offsets."""
         return self._edges(partitions, OffsetSpec.latest())
 
     def leader_epochs(self, partitions: Collection[TopicPartition]) -> TopicIds:
-        """The leader epochs in the format of `topic_ids`. They come from the leaders, because the
-        metadata of other brokers may be stale."""
+        """Return the leader epochs in the format of `topic_ids`. The leaders return them, because
+        the metadata of other brokers may be stale."""
         epochs: dict[str, dict[str, int]] = {}
         for tp, listed in self._list(dict.fromkeys(partitions, OffsetSpec.latest())).items():
             epoch = -1 if listed.leader_epoch is None else listed.leader_epoch
@@ -136,8 +137,8 @@ class SourceCluster:
     def resolve(
         self, position: Position, partitions: Collection[TopicPartition], name: str
     ) -> dict[TopicPartition, int]:
-        """The offsets that the option `name` specifies. As in Spark it must specify every
-        partition."""
+        """Return the offsets that the option `name` specifies. As in Spark the option must specify
+        every partition, otherwise OptionError is raised."""
         if position in (EARLIEST, LATEST):
             return self.earliest(partitions) if position == EARLIEST else self.latest(partitions)
         if isinstance(position, ByTime):
@@ -178,9 +179,9 @@ class SourceCluster:
         if not specs:
             return {}
         level = self._options.isolation_level
-        return self._retrying("listing offsets", lambda: self.admin.list_offsets(specs, isolation_level=level))
+        return self._with_retries("listing offsets", lambda: self.admin.list_offsets(specs, isolation_level=level))
 
-    def _retrying(self, action: str, call: Callable[[], T]) -> T:
+    def _with_retries(self, action: str, call: Callable[[], T]) -> T:
         for attempt in range(self._options.retries + 1):
             try:
                 return call()
@@ -194,7 +195,7 @@ class SourceCluster:
 
 
 class _Ends:
-    """Looks up end offsets with connections and metadata that it keeps."""
+    """Looks up end offsets. The connections and the metadata are reused for the next lookup."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         config = consumer_config(consumer_settings(client), {})
@@ -210,7 +211,9 @@ class _Ends:
 
     async def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self._cluster.set_topics({tp.topic for tp in partitions})
-        listed = await self._lookup.at_times(dict.fromkeys(partitions, LATEST), time.monotonic() + ENDS_TIMEOUT)
+        listed = await self._lookup.offsets_for_times(
+            dict.fromkeys(partitions, LATEST), time.monotonic() + ENDS_TIMEOUT
+        )
         return {tp: item.offset for tp, item in listed.items()}
 
     def close(self) -> None:
@@ -219,8 +222,8 @@ class _Ends:
 
 
 def _missing_topics(error: KafkaError) -> list[str]:
-    """The topics that do not exist according to an error. A leader may learn of a deletion before
-    the metadata of other brokers is updated."""
+    """Return the topics that do not exist according to an error. A leader may learn of a deletion
+    before the metadata of other brokers is updated."""
     if not isinstance(error, AdminError) or any(cause.code not in _MISSING for cause in error.errors.values()):
         return []
     return sorted({tp.topic for tp in error.errors if isinstance(tp, TopicPartition)})
@@ -239,7 +242,7 @@ def _check_complete(specified: Collection[TopicPartition], partitions: Collectio
 
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a consumer or producer that apply to every client."""
+    """Return the settings of a consumer or producer that apply to every client."""
     return {name: value for name, value in client.items() if ADMIN_CONFIGS.get(name) is not None}
 
 

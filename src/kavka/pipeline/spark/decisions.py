@@ -33,7 +33,7 @@ from kavka.pipeline.spark.cluster import admin_settings, consumer_settings
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.options import SinkOptions
 
-VERSION = 1
+FORMAT_VERSION = 1
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
     # Small segments keep the topic short: compaction skips the active segment.
@@ -41,15 +41,15 @@ TOPIC_SETTINGS = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 # A transaction has one record. The transaction of a killed driver expires soon.
-DECIDING_TIMEOUT_MS = 10_000
+DECISION_TRANSACTION_TIMEOUT_MS = 10_000
 # Long enough for the coordinator to abort an expired transaction.
-READING_TIMEOUT = 90.0
+READ_TIMEOUT = 90.0
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """The output of one task of a batch. `witness` is the position (topic, partition, offset) of
-    the first record of its transaction. A task without a transaction wrote nothing."""
+    """The output of one task of a batch. `witness` is the topic, partition and offset of the first
+    record of its transaction. A task without a transaction wrote nothing."""
 
     task: int
     rows: int
@@ -73,14 +73,14 @@ class Decision:
             [t.task, t.rows, t.size, None if t.transaction is None else list(t.transaction), t.witness]
             for t in self.tasks.values()
         ]
-        value = {"version": VERSION, "run": self.run, "batch": self.batch, "id": self.id, "tasks": tasks}
+        value = {"version": FORMAT_VERSION, "run": self.run, "batch": self.batch, "id": self.id, "tasks": tasks}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, query: str, data: bytes) -> Decision:
         try:
             value: dict[str, Any] = json.loads(data)
-            if value["version"] > VERSION:
+            if value["version"] > FORMAT_VERSION:
                 raise PipelineError(f"a newer version of Kavka wrote the last decision of {query}")
             entries = [
                 TaskEntry(
@@ -94,7 +94,7 @@ class Decision:
 
 
 class Decisions:
-    """Reads and creates the topic of decisions. Only one thread may call it."""
+    """Creates the topic of decisions and reads it. Only one thread may call it."""
 
     def __init__(self, options: SinkOptions, admin: Admin | None = None) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class Decisions:
         self._partition = TopicPartition(options.decisions_topic, 0)
 
     def last(self, query: str) -> Decision | None:
-        """The newest decision of a query."""
+        """Return the newest decision of a query, None if there is none. Raises KafkaTimeout."""
         if self._admin is not None:
             return self._last(self._admin, query)
         with Admin(admin_settings(self._options.client)) as admin:
@@ -129,7 +129,7 @@ class Decisions:
         ) as consumer:
             consumer.assign([tp])
             consumer.seek(tp, first)
-            deadline = time.monotonic() + READING_TIMEOUT
+            deadline = time.monotonic() + READ_TIMEOUT
             key = query.encode()
             while consumer.position(tp) < end:
                 for record in consumer.poll(0.05):
@@ -137,7 +137,7 @@ class Decisions:
                         decision = Decision.from_json(query, record.value)
                 if time.monotonic() > deadline:
                     raise KafkaTimeout(
-                        f"{tp} could not be read up to offset {end} within {READING_TIMEOUT:g} s: "
+                        f"{tp} could not be read up to offset {end} within {READ_TIMEOUT:g} s: "
                         "a transaction in it does not end"
                     )
         return decision
@@ -167,7 +167,7 @@ class DecisionWriter:
             {
                 **settings,
                 "transactional.id": f"{query}-driver",
-                "transaction.timeout.ms": str(DECIDING_TIMEOUT_MS),
+                "transaction.timeout.ms": str(DECISION_TRANSACTION_TIMEOUT_MS),
                 "acks": "all",
                 "linger.ms": "0",
             }

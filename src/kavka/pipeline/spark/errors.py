@@ -24,8 +24,8 @@ class DataLoss(PipelineError):
 
 @contextmanager
 def concise_errors() -> Iterator[None]:
-    """Show the message of an error to the user without our stack trace. Every method that Spark
-    calls uses this.
+    """Show the message of an error to the user without our stack trace: re-raise it as
+    PipelineError. Every method that Spark calls uses this.
 
     Spark's Python worker prints the stack trace unless an environment variable disables it. The
     process ends after the error, so that the variable hides no other trace.
@@ -40,8 +40,9 @@ def concise_errors() -> Iterator[None]:
 
 
 def cause_in(lines: Sequence[str], marks: Sequence[str]) -> str:
-    """The cause in the lines of an exception of Spark. It is the text after a mark (the name of one
-    of our exceptions), else the last line with the name of an exception, else the first line."""
+    """Return the cause in the lines of an exception of Spark: the text after a mark (the name of
+    one of our exceptions), else the last line with the name of an exception, else the first
+    line."""
     for line in lines:
         for mark in marks:
             if mark in line:

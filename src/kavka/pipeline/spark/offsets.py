@@ -5,8 +5,8 @@ Topics and partitions are sorted, because Spark compares offsets as text.
 
 "$initial" in the end of a batch is the start of the batch. The end of a stream's first batch has
 it, because Spark requests the initial offset again when it repeats the first batch after a crash.
-With startingOffsets=latest it would have changed. The end of a batch that does not start at the end
-of the previous batch also has it.
+With startingOffsets=latest that offset would have changed. The end of a batch that does not start
+at the end of the previous batch also has "$initial".
 
 "$topicIds" has the ids of the topics. They show that a topic was deleted and created again under
 the same name. The next batch then starts at the beginning of the new topic. If the cluster has no
@@ -84,7 +84,7 @@ def ids_of(topics: Iterable[TopicDescription]) -> TopicIds:
 
 
 def recreated(previous: TopicIds, current: TopicIds) -> set[str]:
-    """Topics that were deleted and created again. A topic without a known id counts as
+    """Return the topics that were deleted and created again. A topic without a known id counts as
     unchanged."""
     return {topic for topic in previous.keys() & current.keys() if _is_recreated(previous[topic], current[topic])}
 
@@ -96,9 +96,9 @@ def _is_recreated(previous: str | Mapping[str, int], current: str | Mapping[str,
     return any(0 <= current.get(partition, epoch) < epoch for partition, epoch in previous.items())
 
 
-def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """End offsets that are about `limit` records after the start. The share of a partition is
-    proportional to its records."""
+def limit_end_offsets(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Return end offsets that are about `limit` records after the start in total. The share of a
+    partition is proportional to its records."""
     sizes = {tp: max(0, end[tp] - start.get(tp, end[tp])) for tp in end}
     total = sum(sizes.values())
     if total <= limit:
@@ -119,7 +119,7 @@ def count(start: Offsets, end: Offsets) -> int:
 def plan(
     start: Offsets, end: Offsets, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[Range]:
-    """The range of each task. A partition with records has one task, or more because of
+    """Return the range of each task. A partition with records has one task, or more because of
     `min_partitions` or `max_records`. The result depends only on the arguments, so a batch that
     runs again has the same tasks."""
     partition_ranges = [Range(*tp, start[tp], end[tp]) for tp in sorted(end) if end[tp] > start[tp]]
@@ -135,7 +135,7 @@ def plan(
 
 
 def _task_counts(ranges: list[Range], total: int) -> list[int]:
-    """The number of tasks of each range. The sum is `total` if there are enough records."""
+    """Return the number of tasks of each range. The sum is `total` if there are enough records."""
     counts = [1] * len(ranges)
     for _ in range(min(total, sum(range_.size for range_ in ranges)) - len(ranges)):
         # Add a task to the range with the largest tasks.

@@ -123,6 +123,7 @@ class SinkOptions:
 
 
 def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Parse the options of the source. Raises OptionError if an option is invalid."""
     options = _Options(originals)
     kind, topics, partitions, pattern = _subscription(options)
     starting = _position(options, "starting", LATEST if streaming else EARLIEST)
@@ -171,6 +172,7 @@ def text_columns(text: str | None) -> frozenset[str]:
 
 
 def sink_options(originals: Mapping[str, str]) -> SinkOptions:
+    """Parse the options of the sink. Raises OptionError if an option is invalid."""
     options = _Options(originals)
     topic = options.get("topic")
     if topic is not None and not topic.strip():
@@ -246,8 +248,8 @@ class _Options:
         return text.strip().lower()
 
     def duration(self, name: str, default: float) -> float:
-        """Seconds, from Spark's format of durations: 500ms, 30s, 15m, 2h; a bare number is in
-        milliseconds."""
+        """Return the seconds of a duration in Spark's format: 500ms, 30s, 15m, 2h. A number without
+        a unit is in milliseconds."""
         text = self.get(name)
         if text is None:
             return default
@@ -258,7 +260,8 @@ class _Options:
         return int(match[1]) * unit[match[2] or "ms"]
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """The settings of the client."""
+        """Return the settings of the client. Raises OptionError if a setting in `refused` is set or
+        bootstrap.servers is missing."""
         settings = {name[6:]: value for name, value in self._values.items() if name.startswith("kafka.")}
         for name, reason in refused.items():
             if name in settings:
@@ -322,7 +325,7 @@ def _subscription(options: _Options) -> tuple[str, tuple[str, ...], tuple[TopicP
 
 
 def _position(options: _Options, side: str, default: int) -> Position:
-    """The position of a side, "starting" or "ending". The timestamp for all partitions takes
+    """Return the position of a side, "starting" or "ending". The timestamp for all partitions takes
     precedence over timestamps by partition, which take precedence over offsets."""
     time_for_all = options.number(f"{side}Timestamp", minimum=0)
     if time_for_all is not None:
@@ -354,8 +357,8 @@ def _check_batch(starting: Position, ending: Position, options: _Options) -> Non
 def _check_partitions(
     position: Position, name: str, kind: str, topics: tuple[str, ...], partitions: tuple[TopicPartition, ...]
 ) -> None:
-    """Reject an offset or time for a partition that is not read. With subscribePattern the topics
-    are not known yet."""
+    """Raise OptionError for an offset or time of a partition that is not read. With
+    subscribePattern the topics are not known yet, so nothing is checked."""
     specified = (
         position.offsets if isinstance(position, ByOffset) else position.times if isinstance(position, ByTime) else {}
     )
@@ -367,7 +370,8 @@ def _check_partitions(
 
 
 def offsets_from_json(name: str, text: str, minimum: int) -> dict[TopicPartition, int]:
-    """Parse offsets in Spark's format {"topic":{"0":23,"1":-1}}."""
+    """Parse offsets in Spark's format {"topic":{"0":23,"1":-1}}. Raises OptionError if they are
+    invalid or less than `minimum`."""
     example = '{"topic":{"0":23,"1":45}}'
     offsets: dict[TopicPartition, int] = {}
     for topic, by_partition in _json(name, text, example).items():

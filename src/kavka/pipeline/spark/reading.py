@@ -52,8 +52,8 @@ _consumer = SharedClient(_new_consumer, 1.0)
 
 
 def read(options: SourceOptions, offsets: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range. Missing records are an error, or with failOnDataLoss=false a
-    warning."""
+    """Yield the records of a range. Raises DataLoss if records are missing; with
+    failOnDataLoss=false they are skipped with a warning."""
     for batch in read_pieces(options, offsets, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
         yield spark_batch(batch, options.include_headers, options.text_columns)
 
@@ -64,8 +64,8 @@ def read_pieces(
     pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
     end_of: Callable[[T], int],
 ) -> Iterator[T]:
-    """The pieces of a range. `pieces` reads them, with the arguments consumer, partition, start and
-    end offset, and timeout. `end_of` returns the end offset of a piece."""
+    """Yield the pieces of a range. `pieces` reads them, with the arguments consumer, partition,
+    start and end offset, and timeout. `end_of` returns the end offset of a piece."""
     consumer = _consumer.get(consumer_settings(options.client))
     is_complete = False
     try:
@@ -107,18 +107,19 @@ def _read(
 
 
 def _after_loss(consumer: Consumer, options: SourceOptions, offsets: Range, position: int) -> int:
-    """The offset to continue at, which is `position` if no record is missing."""
+    """Return the offset to continue at, which is `position` if no record is missing. Raises
+    DataLoss with failOnDataLoss=true."""
     tp = offsets.tp
-    first = consumer.beginning_offsets([tp], options.poll_timeout)[tp]
-    last = consumer.end_offsets([tp], options.poll_timeout)[tp]
-    if first <= position and offsets.end <= last:
+    log_start = consumer.beginning_offsets([tp], options.poll_timeout)[tp]
+    end = consumer.end_offsets([tp], options.poll_timeout)[tp]
+    if log_start <= position and offsets.end <= end:
         return position
-    if position < first:
-        next_offset = min(first, offsets.end)
-        loss = f"{tp}: offsets {position} to {next_offset - 1} no longer exist, the first is now {first}"
+    if position < log_start:
+        next_offset = min(log_start, offsets.end)
+        loss = f"{tp}: offsets {position} to {next_offset - 1} no longer exist, the first is now {log_start}"
     else:
         next_offset = offsets.end
-        loss = f"{tp}: offsets {max(position, last)} to {offsets.end - 1} no longer exist, it now ends at {last}"
+        loss = f"{tp}: offsets {max(position, end)} to {offsets.end - 1} no longer exist, it now ends at {end}"
     if options.fail_on_data_loss:
         raise DataLoss(f"{loss} (failOnDataLoss=false continues without them)")
     logger.warning("%s; continuing without them", loss)

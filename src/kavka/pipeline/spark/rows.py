@@ -43,7 +43,7 @@ class Future(Protocol):
     def done(self) -> bool: ...
 
     def get(self, timeout: float | None = None) -> Any:
-        """The RecordMetadata of the first record, or None if there are no records."""
+        """Return the RecordMetadata of the first record, or None if there are no records."""
 
 
 Send = Callable[[Producer, pa.RecordBatch, Layout], Sequence[Future]]
@@ -51,7 +51,7 @@ Send = Callable[[Producer, pa.RecordBatch, Layout], Sequence[Future]]
 
 
 def find_layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:
-    """Find the columns of a record. `columns` are names and Spark's short names of types. The case
+    """Return the layout of rows. `columns` are names and Spark's short names of types. The case
     of names is ignored, as in Spark. `timestamp` is the name of the column with the timestamps in
     ms, if there is one."""
     parts: dict[str, int] = {}
@@ -81,7 +81,7 @@ def _is_headers(kind: str) -> bool:
 
 
 def size_of(rows: pa.RecordBatch, layout: Layout) -> int:
-    """The bytes of keys and values."""
+    """Return the number of bytes of all keys and values."""
     total = 0
     for index in (layout.key, layout.value):
         if index >= 0:

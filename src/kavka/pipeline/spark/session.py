@@ -44,7 +44,7 @@ def build_session(
 
 
 def running_session() -> SparkSession | None:
-    """The active session of this thread, if pyspark is loaded and a session exists."""
+    """Return the active session of this thread, None if pyspark is not loaded or there is none."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession

@@ -48,7 +48,7 @@ from kavka.pipeline.spark.offsets import (
     TopicIds,
     count,
     from_checkpoint,
-    limited,
+    limit_end_offsets,
     plan,
     recreated,
     to_checkpoint,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT = 5.0
-_PAUSE = 0.02
+_IDLE_PAUSE = 0.02
 
 _FIELDS = [
     StructField("topic", StringType()),
@@ -76,7 +76,7 @@ _HEADERS = StructField(
 
 
 def schema_of(include_headers: bool, text: Collection[str]) -> StructType:
-    """The columns of the source. `text` contains those of key and value that are strings."""
+    """Return the columns of the source. `text` contains those of key and value that are strings."""
     fields = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
     return StructType([*fields, *_FIELDS, _HEADERS] if include_headers else [*fields, *_FIELDS])
 
@@ -178,7 +178,7 @@ class KavkaReader(DataSourceReader):
 
 class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream. While the query runs, the driver has one object in a separate process, which
-    one thread calls. Tasks get a copy of which they call only `read`."""
+    one thread calls. Each task gets a copy, and calls only its `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -271,7 +271,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
 
     def restart_offset(self, tp: TopicPartition, end: int) -> int:
-        """The offset to continue at in a partition that was recreated and now ends at `end`."""
+        """Return the offset to continue at in a partition that was recreated and now ends at
+        `end`."""
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -285,14 +286,14 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- batches
 
     def _with_ids(self, offsets: Offsets) -> dict[str, Any]:
-        """Offsets for Spark's checkpoint, with the ids of their topics."""
+        """Return the offsets for Spark's checkpoint, with the ids of their topics."""
         topics = {tp.topic for tp in offsets}
         ids = {topic: topic_id for topic, topic_id in sorted(self.cluster.topic_ids.items()) if topic in topics}
         return {**to_checkpoint(offsets), TOPIC_IDS: ids} if ids else to_checkpoint(offsets)
 
     def _next_batch(self, start: dict[str, Any], limit: ReadLimit) -> tuple[Offsets | None, Offsets] | None:
-        """The start and the end of the next batch, or None if there is no next batch yet. The start
-        is None if it is the end of the last batch."""
+        """Return the start and the end of the next batch, or None if there is no next batch yet.
+        The start is None if it is the end of the last batch."""
         options, begin = self._options, from_checkpoint(start)
         latest = self._latest = self._ends(begin)
         recreated_topics = self._recreated(start.get(TOPIC_IDS, {}), latest)
@@ -302,7 +303,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
         elif latest == begin:
             # Spark calls again immediately. Sleep, so that an idle stream does not use a core.
-            time.sleep(_PAUSE)
+            time.sleep(_IDLE_PAUSE)
         missing = sorted(set(begin) - set(latest))
         if missing:
             self._on_data_loss(f"partitions no longer exist: {', '.join(map(str, missing))}")
@@ -318,11 +319,11 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._last_batch = time.monotonic()
         max_offsets = options.max_offsets
-        return beginning, latest if max_offsets is None else limited(full_begin, latest, max_offsets)
+        return beginning, latest if max_offsets is None else limit_end_offsets(full_begin, latest, max_offsets)
 
     def _recreated(self, previous: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
-        """Topics that were recreated since `previous`. If a topic has no id, the leaders must
-        confirm that its epochs decreased."""
+        """Return the topics that were recreated since `previous`. If a topic has no id, the leaders
+        must confirm that its leader epochs decreased."""
         candidates = recreated(previous, self.cluster.topic_ids)
         unconfirmed = {topic for topic in candidates if not isinstance(previous[topic], str)}
         if not unconfirmed:
@@ -331,8 +332,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return candidates - unconfirmed | recreated(previous, epochs)
 
     def _ends(self, begin: Offsets) -> dict[TopicPartition, int]:
-        """The current end offsets. A lower end than before indicates that a topic was recreated, so
-        the topic ids are refreshed."""
+        """Return the current end offsets. A lower end offset than before indicates that a topic was
+        recreated, so the topic ids are refreshed."""
         missing_is_empty = not self._options.fail_on_data_loss
         latest = self.cluster.ends(missing_is_empty=missing_is_empty)
         if any(latest[tp] < offset for tp, offset in begin.items() if tp in latest):
@@ -347,7 +348,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._last_batch < self._options.max_delay
 
     def _with_new_partitions(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`begin` with the first offsets of partitions that are new since the last batch."""
+        """Return `begin` with the log start offsets of partitions that are new since the last
+        batch."""
         new_partitions = [tp for tp in end if tp not in begin]
         if not new_partitions:
             return dict(begin)

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """The column as text. Valid UTF-8 is not copied. Invalid UTF-8 is replaced by U+FFFD, as in
-    Java."""
+    """Return the column as text. Valid UTF-8 is not copied. Invalid UTF-8 is replaced by U+FFFD, as
+    in Java."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

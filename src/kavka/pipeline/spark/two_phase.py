@@ -135,8 +135,9 @@ def write(
     previous: TaskEntry | None = None,
     send: Send = send,
 ) -> TaskEntry:
-    """Write in a transaction, and leave it prepared. Every error aborts it. `previous` is the
-    output of the task in an earlier run of the batch, whose transaction was aborted."""
+    """Write in a transaction, and leave the transaction prepared. Returns the output of the task.
+    Every error aborts the transaction. `previous` is the output of the task in an earlier run of
+    the batch, whose transaction was aborted."""
     producer: Producer | None = None
     first: Future | None = None
     rows = size = 0
@@ -187,8 +188,9 @@ _decisions_by_query: dict[str, tuple[int, str, int, Decision | None]] = {}
 
 
 def _decision_for(options: SinkOptions, attempt: Attempt) -> Decision | None:
-    """The decision about this batch, or None. Only the first batch of a run can have a decision of
-    an earlier run, so a process reads the decisions once per run."""
+    """Return the decision about this batch, or None. Only the first batch of a run can have a
+    decision of an earlier run, so a process reads the decisions once per run. Raises PipelineError
+    if there is a decision about a later batch."""
     cached = _decisions_by_query.get(attempt.query)
     if cached is None or cached[:2] != (os.getpid(), attempt.run) or cached[2] > attempt.batch:
         cached = os.getpid(), attempt.run, attempt.batch, Decisions(options).last(attempt.query)
@@ -218,8 +220,8 @@ def _plan_changed(batch: int, difference: str) -> str:
 
 
 def commit_again(admin: Admin, options: SinkOptions, entry: TaskEntry) -> bool:
-    """Commit the transaction of a decision. Returns True if it is committed, also if it was
-    committed before, and False if it was aborted."""
+    """Commit the transaction of a decision. Returns False if the transaction was aborted, and True
+    if it is committed, also if it was committed before."""
     assert entry.transaction is not None
     try:
         admin.end_transactions([entry.transaction])
@@ -300,7 +302,8 @@ class Driver:
             abort_all_of(self._admin, self._query)
 
     def _check(self, batch: int, reports: Sequence[Report]) -> None:
-        """Check that the decision that the tasks have read is still the last one."""
+        """Raise PipelineError unless the decision that the tasks have read is still the last one
+        and has the same tasks."""
         last = self._last if self._last is not None and self._last.batch >= batch else None
         if last is not None and last.batch > batch:
             raise PipelineError(f"another driver has decided on batch {last.batch} of this query: this driver is stale")
@@ -312,7 +315,7 @@ class Driver:
             raise PipelineError(_plan_changed(batch, f"it had {len(last.tasks)} tasks, and now has {len(reports)}"))
 
     def _check_open(self, batch: int, uncommitted: Sequence[Report]) -> None:
-        """Check that every transaction is open before the decision."""
+        """Raise PipelineError unless every transaction is still open before the decision."""
         reports_by_id = _by_transactional_id(uncommitted)
         if not reports_by_id:
             return
@@ -369,8 +372,8 @@ _drivers: dict[tuple[int, str, tuple[tuple[str, str], ...]], Driver] = {}
 def commit_stream(options: SinkOptions, batch: int, reports: Sequence[Report]) -> None:
     """Commit a batch of a query. Spark reuses the processes that commit, so a driver is kept for
     the next batch. With several queries Spark has several such processes, and any of them may
-    commit the next batch. A driver in another process then fences this one, which cannot be used
-    any more."""
+    commit the next batch. The driver in that process then fences the driver in this process, which
+    cannot be used any more."""
     if not reports:
         return
     attempt = reports[0].attempt
@@ -433,7 +436,7 @@ def abort(admin: Admin, reports: Sequence[Report]) -> None:
     try:
         admin.end_transactions(_transactions(reports), commit=False)
     except KafkaError as error:
-        logger.warning("Cannot abort transactions; they are aborted by their timeout: %s", error)
+        logger.warning("Cannot abort transactions; the coordinator aborts them after their timeout: %s", error)
 
 
 def abort_all_of(admin: Admin, query: str) -> None:
@@ -446,7 +449,7 @@ def abort_all_of(admin: Admin, query: str) -> None:
             logger.info("Aborting open transactions: %s", ", ".join(open_ids))
             admin.fence_producers(open_ids)
     except KafkaError as error:
-        logger.warning("Cannot abort open transactions; they are aborted by their timeout: %s", error)
+        logger.warning("Cannot abort open transactions; the coordinator aborts them after their timeout: %s", error)
 
 
 @atexit.register

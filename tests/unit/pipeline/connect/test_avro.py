@@ -149,8 +149,8 @@ def test_decimals_of_38_digits_are_exact() -> None:
 def test_decimal_bytes_equal_those_of_java(text: str) -> None:
     """The shortest two's complement, as BigInteger's toByteArray."""
     number = Decimal(text)
-    data = decimals.encoded(number.scaleb(-2, Context(prec=50)), 2)
+    data = decimals.encode(number.scaleb(-2, Context(prec=50)), 2)
     assert int.from_bytes(data, "big", signed=True) == number
     assert len(data) == 1 or int.from_bytes(data[:-1], "big", signed=True) != number
-    assert decimals.decoded(data, 38, 2) == number.scaleb(-2, Context(prec=50))
-    assert decimals.decoded(data, 1, 0) == (number if abs(number) < 10 else None)
+    assert decimals.decode(data, 38, 2) == number.scaleb(-2, Context(prec=50))
+    assert decimals.decode(data, 1, 0) == (number if abs(number) < 10 else None)

@@ -35,27 +35,30 @@ def merge(
 
 
 @pytest.fixture
-def table(database: sqlite3.Connection) -> sqlite3.Connection:
+def database_with_table(database: sqlite3.Connection) -> sqlite3.Connection:
     database.executescript("CREATE TABLE t (id INT PRIMARY KEY, name TEXT); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     return database
 
 
-def test_upsert_writes_the_last_record_of_each_key(table: sqlite3.Connection) -> None:
+def test_upsert_writes_the_last_record_of_each_key(database_with_table: sqlite3.Connection) -> None:
     rows = [(2, "new", 5, 0), (3, "first", 1, 0), (3, "last", 9, 0), (2, "old", 2, 0)]
-    assert merge(table, rows, "upsert") == [(1, "a"), (2, "new"), (3, "last")]
+    assert merge(database_with_table, rows, "upsert") == [(1, "a"), (2, "new"), (3, "last")]
 
 
-def test_update_ignores_missing_rows(table: sqlite3.Connection) -> None:
-    assert merge(table, [(2, "new", 1, 0), (3, "c", 2, 0)], "update") == [(1, "a"), (2, "new")]
+def test_update_ignores_missing_rows(database_with_table: sqlite3.Connection) -> None:
+    assert merge(database_with_table, [(2, "new", 1, 0), (3, "c", 2, 0)], "update") == [(1, "a"), (2, "new")]
 
 
-def test_a_deleted_key_stays_deleted_unless_it_is_written_later(table: sqlite3.Connection) -> None:
+def test_a_deleted_key_stays_deleted_unless_it_is_written_later(database_with_table: sqlite3.Connection) -> None:
     rows = [(1, None, 1, 1), (2, None, 2, 1), (2, "again", 3, 0), (3, "c", 4, 0), (3, None, 5, 1)]
-    assert merge(table, rows, "upsert", deletes=True) == [(2, "again")]
+    assert merge(database_with_table, rows, "upsert", deletes=True) == [(2, "again")]
 
 
-def test_a_key_may_be_deleted_and_inserted_in_a_batch(table: sqlite3.Connection) -> None:
-    assert merge(table, [(1, None, 1, 1), (1, "new", 2, 0)], "insert", deletes=True) == [(1, "new"), (2, "b")]
+def test_a_key_may_be_deleted_and_inserted_in_a_batch(database_with_table: sqlite3.Connection) -> None:
+    assert merge(database_with_table, [(1, None, 1, 1), (1, "new", 2, 0)], "insert", deletes=True) == [
+        (1, "new"),
+        (2, "b"),
+    ]
 
 
 def test_plain_insert_has_no_extra_columns(database: sqlite3.Connection) -> None:
@@ -94,7 +97,7 @@ def test_rows_are_read_in_batches_by_incrementing_number(database: sqlite3.Conne
     assert [sorted(batch) for batch in read(database, range_, 2)] == [[1, 5], [7, 9]]
 
 
-def test_rows_of_the_same_time_are_ordered_by_number() -> None:
+def test_rows_with_the_same_timestamp_are_ordered_by_the_incrementing_column() -> None:
     range_ = Range(Dialect("postgresql"), "t", '"id"', '"at"')
     start, end = Position(3, Moment(1000, 5000)), Position(1, Moment(2500, 500_000_000))
     first, last = "{ts '1970-01-01 00:00:01.000005'}", "{ts '1970-01-01 00:00:02.500000'}"

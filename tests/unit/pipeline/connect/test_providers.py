@@ -90,30 +90,30 @@ def test_placeholders_resolve_as_in_kafka(providers: Providers, folder: Path, te
     """The results of Kafka's ConfigTransformer 3.9.1 and 4.3.0; None: the text is unchanged."""
     text = text.replace("F:", f"{folder}/secrets.properties:")
     text = text.replace("D:", f"{folder}/d:").replace("D/", f"{folder}/d/")
-    assert providers.resolved({"k": text}) == {"k": text if expected is None else expected}
+    assert providers.resolve({"k": text}) == {"k": text if expected is None else expected}
 
 
 @pytest.mark.parametrize("text", ["${" + ":" * 200_000, "${:" * 200_000, "${" * 200_000 + "}", "}" * 400_000])
 def test_hostile_placeholders_take_little_time(providers: Providers, text: str) -> None:
     start_time = time.thread_time()
-    assert providers.resolved({"k": text}) == {"k": text}
+    assert providers.resolve({"k": text}) == {"k": text}
     assert time.thread_time() - start_time < 5
 
 
 def test_unreadable_values_are_a_one_line_error(providers: Providers, folder: Path) -> None:
     for path in ("/none", str(folder)):
         with pytest.raises(ProviderError, match=f"^Could not read properties from file {path}$"):
-            providers.resolved({"k": f"${{file:{path}:x}}"})
+            providers.resolve({"k": f"${{file:{path}:x}}"})
     with pytest.raises(ProviderError, match=r"^Path is not supported for EnvVarConfigProvider, invalid value 'some'$"):
-        providers.resolved({"k": "${env:some:FOO_V}"})
+        providers.resolve({"k": "${env:some:FOO_V}"})
 
 
 def test_unresolved_placeholders_are_logged(
     providers: Providers, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    providers.resolved({"k": "${env:NOPE_V}${what:x:y}${env:FOO_V}"}, "Connector c")
+    providers.resolve({"k": "${env:NOPE_V}${what:x:y}${env:FOO_V}"}, "Connector c")
     assert caplog.messages == [
-        "Connector c: ${env:NOPE_V} is not resolved by provider env: it has no NOPE_V",
+        "Connector c: ${env:NOPE_V} is not resolved by provider env: the provider has no NOPE_V",
         "Connector c: ${what:x:y} is not resolved by provider what: it is not in config.providers",
     ]
 
@@ -149,19 +149,19 @@ class CustomProvider(ConfigProvider):
 def test_a_custom_provider_resolves_placeholders() -> None:
     properties = {"config.providers": "custom", "config.providers.custom.class": f"{__name__}.CustomProvider"}
     providers = Providers.of({**properties, "config.providers.custom.param.suffix": "!"}, DECLARED)
-    assert providers.resolved({"k": "${custom:a:b} ${custom:c}"}) == {"k": "a/b! /c!"}
+    assert providers.resolve({"k": "${custom:a:b} ${custom:c}"}) == {"k": "a/b! /c!"}
     with pytest.raises(ProviderError, match=r"^the configuration provider custom failed: RuntimeError$"):
-        providers.resolved({"k": "${custom:broken:b}"})
+        providers.resolve({"k": "${custom:broken:b}"})
 
 
 def test_values_are_hidden_in_text_and_logs() -> None:
     secrets = Secrets()
-    assert secrets.hidden("open sesame 42") == "open sesame 42"
+    assert secrets.hide("open sesame 42") == "open sesame 42"
     for value, placeholder in ((PASSWORD, "${p}"), ("4711", "${n}"), ("true", "${t}"), ("1", "${o}")):
         secrets.add(value, placeholder)
     secrets.add("-----BEGIN-----\nabcdefghijkl\n", "${pem}")
     text = "open sesame, open%20sesame, 4711 147110 true 1 and abcdefghijkl"
-    assert secrets.hidden(text) == "${p}, ${p}, ${n} 147110 true 1 and ${pem}"
+    assert secrets.hide(text) == "${p}, ${p}, ${n} 147110 true 1 and ${pem}"
     output = io.StringIO()
     handler = logging.StreamHandler(output)
     handler.addFilter(secrets)

@@ -160,7 +160,7 @@ def test_passwords_in_urls_are_secrets(value: str) -> None:
     password = "S3cr;t-x" if "sqlserver" in value else "S3cret@x" if "//me" in value else "S3cret-x"
     config = value.format(password)
     assert password not in shown_value("connection.url", config)
-    assert password not in Secrets.of({"connection.url": config}).hidden(f"cannot connect: {config}")
+    assert password not in Secrets.of({"connection.url": config}).hide(f"cannot connect: {config}")
     with_placeholder = value.format("${file:/s:x}")
     assert shown_value("connection.url", with_placeholder) == with_placeholder
 
@@ -168,5 +168,5 @@ def test_passwords_in_urls_are_secrets(value: str) -> None:
 def test_many_passwords_take_little_time() -> None:
     settings = {f"password{number}": f"s3cret-{number:06}" for number in range(3000)}
     start_time = time.thread_time()
-    assert Secrets.of(settings).hidden("it was s3cret-000007") == "it was [hidden]"
+    assert Secrets.of(settings).hide("it was s3cret-000007") == "it was [hidden]"
     assert time.thread_time() - start_time < 5

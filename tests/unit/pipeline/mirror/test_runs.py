@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kavka.pipeline.mirror.runs import MAX_RUNS, Run, Translation, joined, thinned
+from kavka.pipeline.mirror.runs import MAX_RUNS, Run, Translation, join_runs, thin_runs
 
 
 def test_adjacent_runs_are_joined() -> None:
-    assert joined([Run(0, 5, 3), Run(3, 8, 2), Run(6, 10, 1), Run(7, 12, 1), Run(8, 13, 0)]) == [
+    assert join_runs([Run(0, 5, 3), Run(3, 8, 2), Run(6, 10, 1), Run(7, 12, 1), Run(8, 13, 0)]) == [
         Run(0, 5, 5),
         Run(6, 10, 1),
         Run(7, 12, 1),
@@ -18,9 +18,9 @@ def test_adjacent_runs_are_joined() -> None:
 
 def test_thinning_keeps_the_last_run() -> None:
     runs = [Run(number * 2, number, 1) for number in range(1000)]
-    remaining = thinned(runs, 100)
+    remaining = thin_runs(runs, 100)
     assert len(remaining) <= 100 and remaining[-1] == runs[-1]
-    assert thinned(runs[:5], 100) == runs[:5]
+    assert thin_runs(runs[:5], 100) == runs[:5]
 
 
 def test_offsets_are_translated() -> None:
@@ -80,7 +80,7 @@ def test_translation_never_skips_a_record(gaps: list[tuple[int, int, int]], limi
         downstream_offsets.update({upstream + index: downstream + index for index in range(count)})
         upstream, downstream = upstream + count, downstream + count
     translation = Translation()
-    for run in thinned(joined(runs), limit):
+    for run in thin_runs(join_runs(runs), limit):
         translation.add(run)
     for offset in range(upstream + 1):
         translated = translation.downstream(offset)

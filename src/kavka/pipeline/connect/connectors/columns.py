@@ -16,8 +16,8 @@ def is_nested(kind: DataType) -> bool:
 
 
 def text_of(records: DataFrame, name: str) -> Column:
-    """A column as text: strings unchanged, bytes as UTF-8, structs, lists and maps as JSON. Null
-    stays null."""
+    """Returns a column as text: strings unchanged, bytes as UTF-8, structs, lists and maps as JSON.
+    Null stays null."""
     kind = records.schema[name].dataType
     column = f.col(name)
     if isinstance(kind, StringType):

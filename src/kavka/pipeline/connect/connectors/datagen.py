@@ -51,8 +51,9 @@ class Field:
         self.column("0", 0)
 
     def column(self, number: str, seed: int) -> str:
-        """A SQL expression for the value in a record. `number` is an expression for the record's
-        number. The same number and seed give the same value on every machine."""
+        """Returns a SQL expression for the value in a record. `number` is an expression for the
+        record's number. The same number and seed give the same value on every machine. Raises
+        ValueError if the generator is invalid."""
         hash_ = f"xxhash64({number}, {seed}, {_literal(self.name)})"
         if self.generator == "id":
             return f"CAST({number} AS {self.kind})"
@@ -83,13 +84,14 @@ class Field:
 
 
 def _literal(text: str) -> str:
-    """A string literal of Spark SQL."""
+    """Returns a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _between(text: str, hash_: str, is_fraction: bool) -> str:
-    """A SQL expression for a number in the range `A..B`."""
+    """Returns a SQL expression for a number in the range `A..B`. Raises ValueError if the range is
+    invalid."""
     low, _, high = text.partition("..")
     try:
         lowest, highest = (float(low), float(high)) if is_fraction else (int(low), int(high))
@@ -103,14 +105,14 @@ def _between(text: str, hash_: str, is_fraction: bool) -> str:
 
 
 def fields(text: str) -> list[Field]:
-    """The fields of a schema. Raises ValueError if the text is not a schema."""
-    parsed = [Field(field) for field in _split(text) if field.strip()]
-    if not parsed:
+    """Returns the fields of a schema. Raises ValueError if the text is not a schema."""
+    schema_fields = [Field(field) for field in _split(text) if field.strip()]
+    if not schema_fields:
         raise ValueError("there is no field")
-    names = [field.name for field in parsed]
+    names = [field.name for field in schema_fields]
     if len(set(names)) != len(names):
         raise ValueError("two fields have the same name")
-    return parsed
+    return schema_fields
 
 
 def _split(text: str) -> Iterator[str]:

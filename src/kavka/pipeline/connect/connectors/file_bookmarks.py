@@ -60,8 +60,8 @@ class Bookmark:
 
 
 def find_next(path: Path, bookmark: Bookmark | None, max_bytes: int, followed: Iterable[Path] = ()) -> Bookmark | None:
-    """The end of the next batch of lines, of about `max_bytes`; None if there are no new lines.
-    `followed` are files that are read independently, even if they had this name before."""
+    """Returns the end of the next batch of lines, of about `max_bytes`; None if there are no new
+    lines. `followed` are files that are read independently, even if they had this name before."""
     if bookmark is None:
         return _lines(path, 0, max_bytes)
     current_path = locate(path, bookmark)
@@ -77,7 +77,8 @@ def find_next(path: Path, bookmark: Bookmark | None, max_bytes: int, followed: I
 
 
 def locate(path: Path, bookmark: Bookmark) -> Path | None:
-    """The current path of the file that the bookmark refers to; None if it does not exist."""
+    """Returns the current path of the file that the bookmark refers to; None if it does not
+    exist."""
     if _is_file(path, bookmark, bookmark.inode):
         return path
     renamed = _find_renamed(path, bookmark)
@@ -93,7 +94,7 @@ def is_here(path: Path, bookmark: Bookmark) -> bool:
 
 
 def _find_renamed(path: Path, bookmark: Bookmark) -> Path | None:
-    """The bookmark's file under another name in the same folder."""
+    """Returns the path of the bookmark's file under another name in the same folder, or None."""
     if bookmark.inode is None:
         return None
     try:
@@ -124,9 +125,9 @@ def _head(descriptor: int, length: int) -> str:
 
 
 def _lines(path: Path, begin: int, max_bytes: int, is_complete: bool = False) -> Bookmark | None:
-    """The end of the last complete line within `max_bytes`, or of the first line if that is longer.
-    None if there is no complete line. `is_complete`: the file does not grow, so text after the last
-    line end is also a line."""
+    """Returns the end of the last complete line within `max_bytes`, or of the first line if that
+    line is longer. Returns None if there is no complete line. `is_complete` means that the file
+    does not grow, so that text after the last line end is also a line."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

@@ -64,8 +64,8 @@ class FileStreamSink(Sink):
 
 
 def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a Spark task, which writes its lines to a separate file. The file of a failed
-    attempt is not used."""
+    """Returns the function of a Spark task, which writes its lines to a separate file. The file of
+    a failed attempt is not used."""
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -73,7 +73,9 @@ class _FileSource(IncrementalSource):
         return sender(context.spark, self.ranges(context, start, end), context["tasks.max"])
 
     def ranges(self, context: Context, start: Offsets, end: Offsets) -> list[tuple[str, int, int]]:
-        """The byte ranges between the offsets, with the current paths of the files."""
+        """Returns the byte ranges between the offsets, with the current paths of the files. A range
+        that no longer exists is omitted with a warning, or raises ConnectError for exactly-once
+        delivery."""
         ranges = []
         for name, offset in sorted(end.items()):
             if offset == start.get(name) or offset.get("begin") == offset.get("position"):
@@ -101,8 +103,9 @@ class _FileSource(IncrementalSource):
 
 
 def _next(paths: list[Path], start: Offsets, budget: int) -> Offsets | None:
-    """The offsets after the next lines of these files, and of files that were renamed after they
-    were read. None if there are no new lines. Deleted files are removed from the offsets."""
+    """Returns the offsets after the next lines of these files, and of files that were renamed after
+    they were read. Returns None if there are no new lines. Deleted files are removed from the
+    offsets."""
     bookmarks = {name: Bookmark.from_json(offset) for name, offset in start.items()}
     renamed_paths = [Path(name) for name, bookmark in bookmarks.items() if _is_elsewhere(Path(name), bookmark, paths)]
     end: Offsets = {}

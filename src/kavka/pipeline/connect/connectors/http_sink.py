@@ -203,11 +203,12 @@ class Target:
 Record = tuple[str, int, int, str | None, str | None]
 """Topic, partition, offset, key, value."""
 Failure = tuple[str, int, int, str, bool]
-"""Topic, partition, offset, reason, and whether it is fatal: the service is unavailable."""
+"""Topic, partition, offset, reason, and whether the failure is fatal: the service is
+unavailable."""
 
 
-class Rejected(Exception):
-    """The service rejected a request. `is_retriable`: it may accept the request later."""
+class RequestRejected(Exception):
+    """A request failed, or the service rejected it. `is_retriable`: a retry may succeed."""
 
     def __init__(self, message: str, is_retriable: bool) -> None:
         super().__init__(message)
@@ -224,8 +225,8 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, records: list[Record]) -> None:
-        """Sends the records in one request. Raises Rejected: with `is_retriable` after the last
-        retry."""
+        """Sends the records in one request. Raises RequestRejected if the service rejects the
+        request, or if the last retry fails (`is_retriable`)."""
         target = self._target
         topic, _, _, key, value = records[0]
         method, body = target.method, value or ""
@@ -238,11 +239,11 @@ class Client:
         while True:
             try:
                 return self._request(method, address, body.encode())
-            except Rejected as error:
+            except RequestRejected as error:
                 if not error.is_retriable:
                     raise
                 if not retries_left:
-                    raise Rejected(f"{error} ({target.retries} retries)", is_retriable=True) from None
+                    raise RequestRejected(f"{error} ({target.retries} retries)", is_retriable=True) from None
                 retries_left -= 1
                 self._wait(target.backoff)
 
@@ -257,11 +258,11 @@ class Client:
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Rejected(f"{description}: {type(error).__name__}: {error}", is_retriable=True) from None
+            raise RequestRejected(f"{description}: {type(error).__name__}: {error}", is_retriable=True) from None
         if response.status // 100 != 2:
             detail = " ".join(text[:_MAX_DETAIL].decode("utf-8", "replace").split())
             message = f"{description} returned {response.status} {response.reason}{': ' if detail else ''}{detail}"
-            raise Rejected(message, self._target.is_retriable(response.status))
+            raise RequestRejected(message, self._target.is_retriable(response.status))
 
     def _connected(self, parts: urllib.parse.SplitResult) -> http.client.HTTPConnection:
         origin = f"{parts.scheme}://{parts.netloc}"
@@ -283,15 +284,14 @@ class Client:
 
 
 def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterator[Failure]:
-    """Sends all records and yields the failures. A fatal failure is the last: nothing more is
-    sent."""
+    """Sends all records and yields the failures. No records are sent after a fatal failure."""
     batch: list[Record] = []
 
     def send() -> Iterator[Failure]:
         try:
             if batch:
                 client.send(batch)
-        except Rejected as error:
+        except RequestRejected as error:
             if error.is_retriable or len(batch) == 1:
                 yield (*batch[0][:3], str(error), error.is_retriable)
             else:
@@ -303,7 +303,7 @@ def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterat
         for record in batch:
             try:
                 client.send([record])
-            except Rejected as error:
+            except RequestRejected as error:
                 yield (*record[:3], str(error), error.is_retriable)
                 if error.is_retriable:
                     return
@@ -324,7 +324,7 @@ def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterat
 
 
 def task(target: Target) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function of a Spark task, which sends records and returns the failures."""
+    """Returns the function of a Spark task, which sends records and yields the failures."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -95,7 +95,8 @@ def database_errors() -> Iterator[None]:
 
 
 def _from_java(error: Any) -> ConnectError:
-    """The error for a Java exception: of its causes, the one that the JDBC driver raised."""
+    """Returns the error for a Java exception: a DatabaseError for the cause that the JDBC driver
+    raised, otherwise a ConnectError."""
     chain: list[Any] = []
     while error is not None and len(chain) < 20:
         chain.append(error)
@@ -153,7 +154,8 @@ class Database:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """A connection whose transaction is committed at the end, or rolled back after an error."""
+        """Opens a connection. Its transaction is committed at the end, or rolled back after an
+        error. Raises DatabaseError and ConnectError."""
         with database_errors():
             jvm: Any = self._spark._jvm
             settings = jvm.PythonUtils.toScalaMap({**self.options, "dbtable": "nothing"})
@@ -170,7 +172,7 @@ class Database:
                 _close(java, roll_back=not is_committed)
 
     def column_type(self, kind: Any) -> str:
-        """The database's name for a Spark type, which is an object in the JVM."""
+        """Returns the database's name for a Spark type, which is an object in the JVM."""
         jvm: Any = self._spark._jvm
         utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
         jdbc_type = utils.getJdbcType(kind, jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self.url))
@@ -178,7 +180,7 @@ class Database:
 
 
 def _close(java: Any, roll_back: bool) -> None:
-    """Ignores errors: the connection may be broken."""
+    """Closes a connection. Ignores errors: the connection may be broken."""
     with suppress(Py4JError):
         if roll_back:
             java.rollback()
@@ -215,7 +217,7 @@ class Connection:
         return True
 
     def values(self, sql: str) -> list[str | None] | None:
-        """The first row of a query, as text; None if there are no rows."""
+        """Returns the first row of a query, as text; None if there are no rows."""
         with self._statement() as statement:
             rows = statement.executeQuery(sql)
             if not rows.next():
@@ -224,8 +226,9 @@ class Connection:
             return [rows.getString(index + 1) for index in range(count)]
 
     def position(self, sql: str, has_time: bool) -> tuple[Moment | None, int | None] | None:
-        """The time and the number in the first row of a query; None if there are no rows. The time
-        is the first column if `has_time` is set. The number is the next column, if there is one."""
+        """Returns the time and the number in the first row of a query; None if there are no rows.
+        The time is the first column if `has_time` is set. The number is the next column, if there
+        is one."""
         utc = self._jvm.java.util.Calendar.getInstance(self._jvm.java.util.TimeZone.getTimeZone("UTC"))
         with self._statement() as statement:
             rows = statement.executeQuery(sql)
@@ -242,7 +245,7 @@ class Connection:
             return moment, number
 
     def type_of(self, expression: str, source: str) -> str:
-        """The database's name for the type of an expression."""
+        """Returns the database's name for the type of an expression."""
         with self._statement() as statement:
             rows = statement.executeQuery(f"SELECT {expression} FROM {source} WHERE 1 = 0")
             return str(rows.getMetaData().getColumnTypeName(1)).lower()
@@ -261,8 +264,8 @@ class Connection:
         return sorted(tables)
 
     def columns(self, table: str) -> list[str] | None:
-        """The column names of a table, whose name is quoted and may include a schema; None if the
-        table does not exist."""
+        """Returns the column names of a table; None if the table does not exist. The name of the
+        table is quoted and may include a schema."""
         with self._statement() as statement:
             try:
                 rows = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0")

@@ -178,7 +178,7 @@ class JdbcSink(Sink):
                 self._pause(context, context["retry.backoff.ms"] / 1000)
 
     def _pause(self, context: Context, seconds: float) -> None:
-        """Raises ConnectError if the query is stopped meanwhile."""
+        """Waits. Raises ConnectError if the query is stopped meanwhile."""
         query, end = query_id(context), time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0:
             if query and all(stream.id != query or not stream.isActive for stream in context.spark.streams.active):
@@ -229,7 +229,8 @@ class JdbcSink(Sink):
     def _stage(
         self, context: Context, records: DataFrame, topic: str, has_several_topics: bool, query: str
     ) -> tuple[Merge, int]:
-        """Writes the records of a topic to its stage. Returns their number."""
+        """Writes the records of a topic to its stage. Returns (the merge of the stage into the
+        table, the number of records)."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -278,8 +279,9 @@ class JdbcSink(Sink):
         return merge
 
     def _stage_name(self, connection: Connection, context: Context, name: str, query: str) -> str:
-        """A name that is unique to this run, so that an earlier run that has not ended cannot write
-        to the stage. Drops the stages of earlier runs of the same connector, which were killed."""
+        """Returns the name of a stage. It is unique to this run, so that an earlier run that has
+        not ended cannot write to the stage. Drops the stages of earlier runs of the same connector,
+        which were killed."""
         schema, dot, _ = name.rpartition(".")
         dialect = self._database.dialect
         prefix = f"{STAGES}{hashlib.sha256(f'{context.name} {query} {name}'.encode()).hexdigest()[:12]}_"
@@ -374,7 +376,7 @@ class JdbcSink(Sink):
 
 
 def _order() -> Column:
-    """A number that orders the records of a key: these are in the same partition."""
+    """Returns a number that orders the records of a key, which are in the same partition."""
     from pyspark.sql import functions as f
 
     return f.shiftleft(f.col("partition").cast("bigint"), 47) + f.col("offset")
@@ -390,7 +392,8 @@ def _java_type(kind: DataType) -> Any:
 
 
 def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
-    """The columns of a table for these records, the key first."""
+    """Returns the columns of a table for these records, the key first. Raises ConnectError if the
+    types of the records do not match the configuration."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -456,7 +459,8 @@ def _field(name: str, column: Column, kind: DataType, is_key: bool = False) -> F
 
 
 def _not_null(fields: list[Field]) -> list[Field]:
-    """The fields; the first one fails on a record without a value, since deletes are disabled."""
+    """Returns the fields. The first field fails on a record without a value, since deletes are
+    disabled."""
     from pyspark.sql import functions as f
 
     if not fields:

@@ -36,7 +36,7 @@ _MODES = ("bulk", "incrementing", "timestamp", "timestamp+incrementing")
 _MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
 _MODE, _CONNECTOR = "Mode", "Connector"
 QUERY = "query"
-"""The name of the part in the offsets of a query."""
+"""The source partition of a query."""
 NO_ROWS = "begun"
 """Marks an offset whose batch has no rows: it only records where the next batch starts."""
 TABLE_LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.exclude.list")
@@ -141,26 +141,30 @@ class JdbcSource(IncrementalSource):
         self._mode = context["mode"].lower()
         self._tables: list[str] = []
         self._tables_listed_at = -float("inf")
-        self._next_part = 0
+        self._next_partition = 0
         self._polled_at: dict[str, float] = {}
         self._ranges: dict[str, Range] = {}
 
     # --- new rows
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """A batch has rows of a single table, since tables have different columns. Tables are read
-        in turn."""
-        parts = self._retried(context, self._parts)
-        for step in range(len(parts)):
-            index = (self._next_part + step) % len(parts)
-            part = parts[index]
-            end = self._bulk(context, part) if self._mode == "bulk" else self._end(context, part, start.get(part))
+        """Returns the end of a batch with rows of a single table, since tables have different
+        columns. Tables are read in turn."""
+        partitions = self._with_retries(context, self._source_partitions)
+        for step in range(len(partitions)):
+            index = (self._next_partition + step) % len(partitions)
+            partition = partitions[index]
+            end = (
+                self._bulk(context, partition)
+                if self._mode == "bulk"
+                else self._end(context, partition, start.get(partition))
+            )
             if end is not None:
-                self._next_part = index + 1
-                return {**start, part: end}
+                self._next_partition = index + 1
+                return {**start, partition: end}
         return None
 
-    def _parts(self, context: Context) -> list[str]:
+    def _source_partitions(self, context: Context) -> list[str]:
         if context["query"]:
             return [QUERY]
         if time.monotonic() - self._tables_listed_at >= context["table.poll.interval.ms"] / 1000 or not self._tables:
@@ -168,30 +172,30 @@ class JdbcSource(IncrementalSource):
                 self._tables = tables(connection, context.config)
             self._tables_listed_at = time.monotonic()
             if not self._tables:
-                logger.warning("%s: there are no tables to read", context.name)
+                logger.warning("There are no tables to read for connector %s", context.name)
         return self._tables
 
-    def _bulk(self, context: Context, part: str) -> dict[str, Any] | None:
+    def _bulk(self, context: Context, partition: str) -> dict[str, Any] | None:
         now = time.monotonic()
-        polled_at = self._polled_at.get(part)
+        polled_at = self._polled_at.get(partition)
         if polled_at is not None and (context.available_now or now - polled_at < self.poll_interval):
             return None
-        self._polled_at[part] = now
+        self._polled_at[partition] = now
         return {"polled": int(time.time() * 1000)}
 
-    def _end(self, context: Context, part: str, start: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _end(self, context: Context, partition: str, start: dict[str, Any] | None) -> dict[str, Any] | None:
         def find_end(context: Context) -> dict[str, Any] | None:
             if not start and context["timestamp.initial"] == -1 and "timestamp" in self._mode:
                 # Store the start time, which must stay the same after a crash.
                 return {**_to_json(Moment.now(), None), NO_ROWS: True}
-            range_ = self._range(context, part)
+            range_ = self._range(context, partition)
             with self._database.connect() as connection:
                 begin = self._begin(context, start)
                 sql = range_.last(begin, context["batch.max.rows"])
                 position = connection.position(sql, has_time=range_.timestamp is not None)
             return None if position is None else _to_json(*position)
 
-        return self._retried(context, find_end)
+        return self._with_retries(context, find_end)
 
     def _begin(self, context: Context, start: dict[str, Any] | None) -> Position:
         moment = context["timestamp.initial"]
@@ -202,11 +206,11 @@ class JdbcSource(IncrementalSource):
         # Include rows of exactly that time.
         return Position(None, Moment(moment - 1, (moment - 1) % 1000 * 1_000_000 + 999_999))
 
-    def _range(self, context: Context, part: str) -> Range:
-        range_ = self._ranges.get(part)
+    def _range(self, context: Context, partition: str) -> Range:
+        range_ = self._ranges.get(partition)
         if range_ is None:
             dialect = self._database.dialect
-            source = self._source(context, part)
+            source = self._source(context, partition)
             number = dialect.quote(context["incrementing.column.name"]) if "incrementing" in self._mode else None
             moment, zone, until = None, False, None
             if "timestamp" in self._mode:
@@ -218,16 +222,17 @@ class JdbcSource(IncrementalSource):
                 delay = context["timestamp.delay.interval.ms"]
                 if delay:
                     until = f"{{fn TIMESTAMPADD(SQL_TSI_SECOND, -{-(-delay // 1000)}, CURRENT_TIMESTAMP)}}"
-            range_ = self._ranges[part] = Range(dialect, source, number, moment, zone, until)
+            range_ = self._ranges[partition] = Range(dialect, source, number, moment, zone, until)
         return range_
 
-    def _source(self, context: Context, part: str) -> str:
-        if part == QUERY and context["query"]:
+    def _source(self, context: Context, partition: str) -> str:
+        if partition == QUERY and context["query"]:
             return f"({context['query'].rstrip().rstrip(';')}) query_"
-        return self._database.dialect.table(part)
+        return self._database.dialect.table(partition)
 
-    def _retried(self, context: Context, work: Callable[[Context], T]) -> T:
-        """Retries while the database is unavailable."""
+    def _with_retries(self, context: Context, work: Callable[[Context], T]) -> T:
+        """Returns the result of `work`. Retries while the database is unavailable; raises
+        ConnectError after the last attempt and for other errors."""
         attempts_left = context["connection.attempts"]
         while True:
             try:
@@ -237,7 +242,7 @@ class JdbcSource(IncrementalSource):
                 if not error.is_retriable or not attempts_left:
                     suffix = f" ({context['connection.attempts']} attempts)" if error.is_retriable else ""
                     raise ConnectError(f"{error}{suffix}") from None
-                logger.warning("%s: the database failed, retrying: %s", context.name, error)
+                logger.warning("Connector %s cannot access the database, retrying: %s", context.name, error)
                 time.sleep(context["connection.backoff.ms"] / 1000)
 
     # --- rows
@@ -245,36 +250,36 @@ class JdbcSource(IncrementalSource):
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
         from pyspark.sql import functions as f
 
-        (part,) = [name for name, offset in end.items() if offset != start.get(name)]
+        (partition,) = [name for name, offset in end.items() if offset != start.get(name)]
 
         def read(context: Context) -> DataFrame:
             if self._mode == "bulk":
-                sql = f"SELECT * FROM {self._source(context, part)}"
+                sql = f"SELECT * FROM {self._source(context, partition)}"
             else:
-                range_ = self._range(context, part)
-                sql = range_.rows(self._begin(context, start.get(part)), _position(end[part]))
-                if end[part].get(NO_ROWS):
+                range_ = self._range(context, partition)
+                sql = range_.rows(self._begin(context, start.get(partition)), _position(end[partition]))
+                if end[partition].get(NO_ROWS):
                     sql = f"SELECT * FROM {range_.source} WHERE 1 = 0"
             with database_errors():
                 reader = context.spark.read.format("jdbc").options(**self._database.options)
                 return reader.option("query", sql).option("fetchsize", "10000").load()
 
         if context.exactly_once and self._mode != "incrementing":
-            rows = materialize(context, end, lambda: self._retried(context, read))
+            rows = materialize(context, end, lambda: self._with_retries(context, read))
         else:
-            rows = self._retried(context, read)
+            rows = self._with_retries(context, read)
         rows = with_mapped_numbers(rows, context["numeric.mapping"].lower())
         prefix = context["topic.prefix"]
-        topic = prefix if part == QUERY and context["query"] else prefix + part.rpartition(".")[2]
+        topic = prefix if partition == QUERY and context["query"] else prefix + partition.rpartition(".")[2]
         return rows.select(f.struct(*[f.col(f"`{name}`") for name in rows.columns]).alias("value")).withColumn(
             "topic", f.lit(topic)
         )
 
 
 def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
-    """Stores the rows of a batch in the checkpoint folder before they are used. A row that changes
-    later has a new time and is no longer in the range of the batch. If the batch must be written
-    again after a crash, its stored rows are used."""
+    """Stores the rows of a batch in the checkpoint folder and returns the stored rows. A row that
+    changes later has a new time and is no longer in the range of the batch. If the batch must be
+    written again after a crash, its stored rows are used."""
     jvm: Any = context.spark._jvm
     name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
     folder = jvm.org.apache.hadoop.fs.Path(f"{context.checkpoint}/rows")
@@ -288,7 +293,7 @@ def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -
 
 
 def tables(connection: Connection, config: Mapping[str, Any]) -> list[str]:
-    """The tables to read, as `schema.name` if there are schemas."""
+    """Returns the tables to read, as `schema.name` if there are schemas."""
     names = []
     for schema, name in connection.tables(config["table.types"], config["schema.pattern"] or None):
         if schema.lower() in ("information_schema", "pg_catalog") or name.lower().startswith("kavka_"):
@@ -333,7 +338,7 @@ def _to_json(moment: Moment | None, number: int | None) -> dict[str, Any]:
 
 
 def with_mapped_numbers(rows: DataFrame, mapping: str) -> DataFrame:
-    """The rows with NUMERIC columns converted according to `numeric.mapping`."""
+    """Returns the rows with NUMERIC columns converted according to `numeric.mapping`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import DecimalType
 

@@ -29,7 +29,7 @@ DRIVERS = {
 
 
 def subprotocol(url: str) -> str:
-    """The name `postgresql` in jdbc:postgresql://host/db; empty if the text is not a JDBC URL."""
+    """Returns `postgresql` for jdbc:postgresql://host/db; "" if the text is not a JDBC URL."""
     parts = url.split(":")
     return parts[1].lower() if len(parts) > 2 and parts[0] == "jdbc" else ""
 
@@ -39,7 +39,7 @@ _SERVERS = frozenset({"postgresql", "mysql", "mariadb", "sqlserver", "oracle", "
 
 def is_embedded(url: str) -> bool:
     """Whether the database may run inside the JDBC driver, which then opens files or runs code that
-    the URL names. This is assumed of unknown drivers."""
+    the URL names. True for unknown drivers."""
     # The parser of options removes surrounding spaces.
     name = subprotocol(url.strip())
     return bool(name) and name not in _SERVERS
@@ -64,11 +64,11 @@ class Dialect:
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def table(self, name: str) -> str:
-        """The quoted name of a table, which may have a schema before a dot."""
+        """Returns the quoted name of a table, which may have a schema before a dot."""
         return ".".join(self.quote(part) for part in name.split("."))
 
     def first(self, count: int) -> str:
-        """The clause after ORDER BY that limits the number of rows."""
+        """Returns the clause after ORDER BY that limits the number of rows."""
         if self.name in ("mysql", "mariadb", "sqlite"):
             return f"LIMIT {count}"
         if self.name == "sqlserver":
@@ -76,14 +76,14 @@ class Dialect:
         return f"FETCH FIRST {count} ROWS ONLY"
 
     def time(self, moment: Moment, with_zone: bool) -> str:
-        """A time literal for comparisons."""
+        """Returns a time literal for comparisons."""
         if with_zone:
             return f"CAST('{moment.text()}+00:00' AS TIMESTAMP WITH TIME ZONE)"
         return f"{{ts '{moment.text()}'}}"
 
     def stage(self, stage: str, columns: Sequence[str], table: str, extra: Sequence[str]) -> str:
-        """A statement that creates an empty table with these columns of `table`, and extra BIGINT
-        columns."""
+        """Returns a statement that creates an empty table with these columns of `table`, and extra
+        BIGINT columns."""
         expressions = [self.quote(name) for name in columns]
         expressions += [f"CAST(0 AS BIGINT) AS {self.quote(name)}" for name in extra]
         rows = f"SELECT {', '.join(expressions)} FROM {table}"
@@ -107,7 +107,7 @@ class Moment:
         return cls(nanos // 1_000_000, nanos % 1_000_000_000)
 
     def text(self) -> str:
-        """The time in UTC, with microseconds, or nanoseconds if necessary."""
+        """Returns the time in UTC, with microseconds, or nanoseconds if necessary."""
         seconds = self.ms // 1000
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
         fraction = f"{self.nanos:09d}"
@@ -139,9 +139,9 @@ class Merge:
         return (*ordered, *((DELETED,) if self.deletes else ()))
 
     def statements(self, has_unique_keys: bool) -> list[str]:
-        """The statements, for one transaction. `has_unique_keys`: the stage contains each key only
-        once; otherwise the last record of a key is used. A key that any record of the batch deletes
-        is first deleted from the table."""
+        """Returns the statements, for one transaction. With `has_unique_keys` the stage contains
+        each key only once; otherwise the last record of a key is used. A key that any record of the
+        batch deletes is first deleted from the table."""
         statements = []
         quote = self.dialect.quote
         if self.deletes:
@@ -168,7 +168,7 @@ class Merge:
         return [name for name in self.columns if name not in self.keys]
 
     def _delete_older_records(self) -> str:
-        """Deletes all records of a key from the stage, except the last."""
+        """Returns a statement that deletes all records of a key from the stage, except the last."""
         order = self.dialect.quote(ORDER)
         if self.dialect.name == "postgresql":
             return (
@@ -240,7 +240,7 @@ class Range:
         return [column for column in (self.timestamp, self.incrementing) if column is not None]
 
     def last(self, start: Position, count: int) -> str:
-        """A query for the time and number of the last row of the next batch."""
+        """Returns a query for the time and number of the last row of the next batch."""
         names = [f"c{index}" for index in range(len(self._order))]
         columns = ", ".join(f"{column} AS {name}" for column, name in zip(self._order, names, strict=True))
         rows = (
@@ -251,7 +251,7 @@ class Range:
         return f"SELECT {', '.join(names)} FROM ({rows}) rows_ ORDER BY {backwards} {self.dialect.first(1)}"
 
     def rows(self, start: Position, end: Position) -> str:
-        """A query for the rows after `start`, up to and including `end`."""
+        """Returns a query for the rows after `start`, up to and including `end`."""
         return f"SELECT * FROM {self.source}{self._where(start, end)}"
 
     def _where(self, start: Position, end: Position | None) -> str:
@@ -265,7 +265,7 @@ class Range:
         return f" WHERE {' AND '.join(conditions)}"
 
     def _beyond(self, position: Position) -> str:
-        """A condition for rows after the position."""
+        """Returns a condition for rows after the position."""
         number, moment = position.incrementing, position.timestamp
         if self.timestamp is None or moment is None:
             return f"({self.incrementing} > {number})"

@@ -92,9 +92,9 @@ class LinesReader(DataSourceReader):
 
 
 def sender(spark: SparkSession, ranges: Ranges, tasks: int) -> DataFrameWriter:
-    """A writer that sends the lines of the ranges. The caller adds the options of the Spark sink
-    `kavka`. The same arguments always give the same pieces, so a repeated task sends the same lines
-    again."""
+    """Returns a writer that sends the lines of the ranges. The caller adds the options of the Spark
+    sink `kavka`. The same arguments always give the same pieces, so a repeated task sends the same
+    lines again."""
     count = len(split_ranges(ranges, tasks))
     rows = spark.range(0, count, 1, max(1, count))
     return rows.write.format(NAME).option("ranges", json.dumps(ranges)).option("tasks", str(tasks))
@@ -126,7 +126,8 @@ def split_ranges(ranges: Ranges, tasks: int) -> list[list[Part]]:
 
 
 def read(part: Part, block: int = BLOCK) -> Iterator[pa.Array]:
-    """Columns of the part's lines. The last line may end after the part."""
+    """Yields columns of the part's lines. The last line may end after the part. Raises EOFError if
+    the file was truncated."""
     path, begin, end, is_line_start, range_end = part
     with open(path, "rb") as file:
         position = begin
@@ -157,8 +158,8 @@ def _read_line(file: BinaryIO, limit: int) -> bytes:
 
 
 def _split(data: bytes) -> pa.Array:
-    """A column of the lines, which end with \\n or \\r\\n, except perhaps the last line. Invalid
-    UTF-8 becomes U+FFFD."""
+    """Returns a column of the lines, which end with \\n or \\r\\n, except perhaps the last line.
+    Invalid UTF-8 becomes U+FFFD."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if not data.endswith(b"\n"):

@@ -149,8 +149,8 @@ class SparkSink(Sink):
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
         """Writes a batch whose columns were not known in advance. Its files are written to a
-        temporary folder and then renamed to names with the batch number: files of a repeated batch
-        replace the previous ones."""
+        temporary folder and then renamed to names with the batch number. The files of a repeated
+        batch replace the previous files."""
         rows = self._rows(context, records)
         format_, path = context["spark.format"], context["spark.path"]
         is_file_format = format_ in FILE_FORMATS

@@ -28,7 +28,7 @@ class Transform:
     old_names: ClassVar[Mapping[str, str]] = {}
     """The current name of each deprecated option."""
     sided: ClassVar[bool] = False
-    """Whether it applies to keys or values: `$Key`, `$Value`."""
+    """Whether the transformation applies to keys or values: `$Key`, `$Value`."""
     purpose: ClassVar[str] = ""
     """The purpose in Kafka's error messages: `field insertion`."""
 
@@ -41,7 +41,7 @@ class Transform:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """Checks rules between options. Returns error messages by option."""
+        """Validates combinations of options. Returns error messages by option."""
         return {}
 
     def apply(self, records: Records) -> Records:
@@ -56,7 +56,7 @@ class Transform:
     def fail(
         self, records: Records, condition: Column, message: Column | str, exception: str = DATA_EXCEPTION
     ) -> Records:
-        """Marks the records that meet the condition as failed."""
+        """Returns the records, with those that meet the condition marked as failed."""
         return records.failing(condition, message, STAGE, self.name, exception=exception)
 
     def struct_of(self, records: Records) -> StructType | None:
@@ -64,14 +64,15 @@ class Transform:
         return kind if isinstance(kind, StructType) else None
 
     def not_a_struct(self, records: Records) -> Records:
-        """Marks all records as failed whose key or value (`self.side`) is not null."""
+        """Returns the records, with those whose key or value (`self.side`) is not null marked as
+        failed."""
         kind = records.type_of(self.side).simpleString()
         schemaless = records.schemaless[self.side]
         supported = "Map objects supported in absence of schema" if schemaless else "Struct objects supported"
         return self.fail(records, self.column.isNotNull(), f"Only {supported} for [{self.purpose}], found: {kind}")
 
     def with_fields(self, records: Records, fields: Sequence[tuple[str, Column]]) -> Records:
-        """Replaces the key or value by a struct of these fields. Null stays null."""
+        """Returns the records with a struct of these fields as key or value. Null stays null."""
         struct = F.struct(*(column.alias(name) for name, column in fields)) if fields else F.expr("named_struct()")
         return records.with_columns({self.side: F.when(self.column.isNotNull(), struct)})
 
@@ -81,7 +82,7 @@ def field_of(column: Column, field: StructField | str) -> Column:
 
 
 def at_path(column: Column, kind: DataType, path: Sequence[str]) -> tuple[Column, DataType] | None:
-    """The column and type of a nested field; None if it does not exist."""
+    """Returns the column and type of a nested field; None if it does not exist."""
     for name in path:
         if not isinstance(kind, StructType) or name not in kind.names:
             return None
@@ -90,8 +91,8 @@ def at_path(column: Column, kind: DataType, path: Sequence[str]) -> tuple[Column
 
 
 def path_of(config: Mapping[str, Any], option: str) -> list[str]:
-    """The path in an option. With `field.syntax.version=V2` dots separate nested fields, and
-    backticks quote names with dots."""
+    """Returns the path in an option. With `field.syntax.version=V2` dots separate nested fields,
+    and backticks quote names with dots. Raises ConnectError if a backtick is not closed."""
     text = str(config[option])
     if str(config.get("field.syntax.version") or "V1").upper() != "V2":
         return [text]
@@ -110,7 +111,7 @@ def path_of(config: Mapping[str, Any], option: str) -> list[str]:
 
 
 def replaced(column: Column, kind: DataType, path: Sequence[str], change: Callable[[], Column]) -> Column:
-    """The struct with the value at the path changed."""
+    """Returns the struct with the value at the path changed."""
     if not path:
         return change()
     if not isinstance(kind, StructType) or path[0] not in kind.names:

@@ -46,7 +46,7 @@ class Step:
         for name in names:
             old_type, new_type = records.type_of(name), changed.type_of(name)
             try:
-                kind = schemas.merged(new_type, old_type)
+                kind = schemas.merge_types(new_type, old_type)
             except ConnectError:
                 raise ConnectError(
                     f"transformation {self.alias} changes {name} to {new_type.simpleString()} for the records that "
@@ -60,7 +60,7 @@ class Step:
 
 
 def _fitted(column: Any, kind: Any, target: Any) -> Any:
-    """The column, cast to the merged type. Missing fields of structs are null."""
+    """Returns the column, cast to the merged type. Missing fields of structs are null."""
     if not isinstance(target, StructType) or kind == target:
         return column.cast(target)
     fields = []
@@ -84,7 +84,9 @@ def _aliases(originals: Mapping[str, str], option: str) -> list[str]:
     return [alias.strip() for alias in originals.get(option, "").split(",") if alias.strip()]
 
 
-def compiled(originals: Mapping[str, str], declared: Declared = NO_PLUGINS) -> tuple[list[Step], dict[str, list[str]]]:
+def compile_steps(
+    originals: Mapping[str, str], declared: Declared = NO_PLUGINS
+) -> tuple[list[Step], dict[str, list[str]]]:
     """Returns (the steps, errors by option) of `transforms` and `predicates`."""
     errors: dict[str, list[str]] = {}
     predicates: dict[str, Predicate] = {}
@@ -116,8 +118,8 @@ def compiled(originals: Mapping[str, str], declared: Declared = NO_PLUGINS) -> t
 
 
 def options_of_steps(originals: Mapping[str, str], declared: Declared = NO_PLUGINS) -> list[Option]:
-    """The options `transforms.NAME.…` and `predicates.NAME.…`, for `config/validate`. For a class
-    that cannot be loaded only the common ones."""
+    """Returns the options `transforms.NAME.…` and `predicates.NAME.…`, for `config/validate`. A
+    class that cannot be loaded has only the common options."""
     options: list[Option] = []
     kinds = (
         ("transforms", "Transforms", TRANSFORMS, "transformation"),

@@ -29,7 +29,8 @@ class Predicate:
         return {}
 
     def holds(self, records: Records) -> Column:
-        """Whether the predicate holds for a record. Never null."""
+        """Returns a column that is true for the records for which the predicate holds, and never
+        null."""
         raise NotImplementedError
 
 
