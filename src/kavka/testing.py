@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-LOG_CHARACTERS = 6000
+LOG_TAIL_CHARACTERS = 6000
 
 
 class BrokerFailed(RuntimeError):
-    """A broker did not start or did not stop. The message has the end of its log."""
+    """A broker did not start, did not stop, or is not running. After a failed start or stop, the
+    message contains the end of the broker's log."""
 
 
 class Broker:
@@ -85,7 +86,7 @@ class Broker:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def log_tail(self, characters: int = LOG_CHARACTERS) -> str:
+    def log_tail(self, characters: int = LOG_TAIL_CHARACTERS) -> str:
         """Return the end of the broker's log, for the message of a failed test."""
         if self._folder is None:
             return ""
@@ -97,7 +98,8 @@ class Broker:
     # --- start and stop
 
     def start(self) -> Broker:
-        """Start the broker and wait until it is ready. Raises BrokerFailed if it does not start."""
+        """Start the broker and wait until it is ready. Raises BrokerFailed if it is not ready
+        within `start_timeout` seconds. Has no effect if the broker is running."""
         if self.running:
             return self
         read_end, write_end = os.pipe()
@@ -106,7 +108,7 @@ class Broker:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "kavka.cli.main", "server", "--stop-on-eof", "--ready-fd", str(write_end)]
                     + [f"--override={name}={value}" for name, value in self._settings().items()],
-                    # The broker stops when this pipe is closed, also if this process is killed.
+                    # The broker stops when this pipe is closed, even if this process is killed.
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -128,7 +130,8 @@ class Broker:
         return self
 
     def stop(self, timeout: float = 30.0) -> int:
-        """Stop the broker with SIGTERM and wait for it. Return its exit code."""
+        """Stop the broker with SIGTERM, wait for its end, and return its exit code. After `timeout`
+        seconds, kills the broker and raises BrokerFailed."""
         if self._process is None:
             return 0
         if self.running:
@@ -206,6 +209,8 @@ def _text(value: object) -> str:
 
 
 def _read_until_closed(descriptor: int, deadline: float) -> str:
+    """Return the text that is written to a pipe until the writer closes it, or an empty string
+    after the deadline."""
     import select
 
     pieces: list[bytes] = []
@@ -218,8 +223,8 @@ def _read_until_closed(descriptor: int, deadline: float) -> str:
 
 
 def _define_plugin() -> dict[str, Any]:
-    """Return the fixture and the hook for pytest. Only called while pytest runs, because `Broker`
-    does not need pytest."""
+    """Return the pytest fixture and hook by name. Called only if pytest is loaded, because `Broker`
+    does not require pytest."""
     import pytest
 
     @pytest.fixture

@@ -22,15 +22,15 @@ class Address(NamedTuple):
 
 
 class Addresses:
-    """Resolves host names. Owns the failed addresses by host and port: they are tried last, in the
-    order of their failures, until a connection to them succeeds."""
+    """Resolves host names. Owns the failed addresses by host and port. A failed address is tried
+    last, in the order of failures, until a connection to it succeeds."""
 
     def __init__(self) -> None:
         self._failures: dict[tuple[str, int], dict[Address, float]] = {}
 
     async def resolve(self, host: str, port: int) -> list[Address]:
-        """Return all addresses of the name, at least one. Raises OSError, or UnicodeError for an
-        invalid host name."""
+        """Return the addresses of the host name, at least one, in the order in which to try them.
+        Raises OSError, or UnicodeError for an invalid host name."""
         addresses = await _lookup(host, port)
         failures = self._failures.get((host, port))
         if not failures:
@@ -39,10 +39,10 @@ class Addresses:
             del failures[address]
         return sorted(addresses, key=lambda address: failures.get(address, 0.0))
 
-    def failed(self, host: str, port: int, address: Address) -> None:
+    def mark_failed(self, host: str, port: int, address: Address) -> None:
         self._failures.setdefault((host, port), {})[address] = time.monotonic()
 
-    def reached(self, host: str, port: int, address: Address) -> None:
+    def mark_reached(self, host: str, port: int, address: Address) -> None:
         failures = self._failures.get((host, port))
         if failures is not None:
             failures.pop(address, None)
@@ -51,8 +51,9 @@ class Addresses:
 
 
 async def canonical_servers(servers: Iterable[tuple[str, int]], timeout: float) -> list[tuple[str, int]]:
-    """Replace every server by the canonical names of its addresses. An address without a name is
-    used itself. A server that cannot be resolved is kept: connecting to it reports the reason."""
+    """Replace every server with the canonical names of its addresses. An address without a name is
+    kept as an address. A server that cannot be resolved is kept: connecting to it reports the
+    error."""
     canonical: dict[tuple[str, int], None] = {}
     for host, port in servers:
         try:
@@ -75,8 +76,8 @@ async def _lookup(host: str, port: int) -> list[Address]:
 
 
 def _with_scope(sockaddr: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Append the interface of a link-local IPv6 address to the host, since uvloop uses only host
-    and port."""
+    """Append the interface of a link-local IPv6 address to the host, because uvloop uses only the
+    host and the port."""
     if len(sockaddr) == 4 and sockaddr[3] and "%" not in sockaddr[0]:
         return (f"{sockaddr[0]}%{sockaddr[3]}", *sockaddr[1:])
     return sockaddr

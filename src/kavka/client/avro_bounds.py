@@ -1,6 +1,6 @@
 """Limits for Avro data. The parser, reader and writer of fastavro are written in C and do not limit
 their input: a few thousand nested levels overflow the stack, which kills the process, and an array
-may claim any number of items if an item has no bytes.
+may have any item count if its items have no bytes.
 
 Most schemas limit their data. For schemas that do not (recursive types, arrays of empty items),
 `DataBounds.check` walks the data before fastavro reads it. The walk is never more lenient than
@@ -14,52 +14,53 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_DEPTH = 200
-"""Nested records, arrays and maps; fastavro uses up to 2.6 KB of stack for each level."""
+"""The maximum depth of nested records, arrays and maps. fastavro uses up to 2.6 KB of stack for
+each level."""
 MAX_EMPTY_ITEMS = 100_000
-"""Total number of empty items in all arrays of one datum."""
+"""The maximum total number of empty items in all arrays of one datum."""
 
 
 class OutOfBounds(ValueError):
     """A schema, a value or data exceeds a limit. The message names the limit."""
 
 
-def check_schema(schema: Any, deepest: int) -> None:
+def check_schema(schema: Any, max_depth: int) -> None:
     """Check the nesting of a schema before any recursive code reads it. The parser reports all
     other errors."""
-    _check_schema(schema, deepest, 0)
+    _check_schema(schema, max_depth, 0)
 
 
-def _check_schema(schema: Any, deepest: int, depth: int) -> None:
-    if depth > deepest:
-        raise OutOfBounds(f"an Avro schema with more than {deepest} nested types")
+def _check_schema(schema: Any, max_depth: int, depth: int) -> None:
+    if depth > max_depth:
+        raise OutOfBounds(f"the Avro schema has more than {max_depth} nested types")
     if isinstance(schema, list):
         for branch in schema:
             if isinstance(branch, list):
-                raise OutOfBounds("this is not an Avro schema: a union inside a union")
-            _check_schema(branch, deepest, depth)
+                raise OutOfBounds("invalid Avro schema: a union contains a union")
+            _check_schema(branch, max_depth, depth)
     elif isinstance(schema, Mapping):
         fields = schema.get("fields")
         nested = [schema.get(name) for name in ("type", "items", "values")]
         if isinstance(fields, list):
             nested += [field.get("type") for field in fields if isinstance(field, Mapping)]
         for inner in nested:
-            _check_schema(inner, deepest, depth + 1)
+            _check_schema(inner, max_depth, depth + 1)
 
 
-def check_value(value: Any, deepest: int) -> None:
+def check_value(value: Any, max_depth: int) -> None:
     """Check the nesting of mappings and lists in a value before fastavro writes it."""
     level = _levels((value,))
-    for _ in range(deepest):
+    for _ in range(max_depth):
         level = [inner for outer in level for inner in _levels(outer.values() if isinstance(outer, Mapping) else outer)]
         if not level:
             return
     if level:
-        raise OutOfBounds(f"more than {deepest} nested levels")
+        raise OutOfBounds(f"the value has more than {max_depth} nested levels")
 
 
 def _levels(values: Iterable[Any]) -> list[Any]:
-    """The values that are mappings or sequences. A pair of a name and a value selects a branch of a
-    union, and is not a level."""
+    """Return the values that are mappings or sequences. A pair of a name and a value selects a
+    branch of a union, and is not a level."""
     levels = []
     for value in values:
         while isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -98,8 +99,8 @@ _PRIMITIVE = {
 class DataBounds:
     """The limits of data of one schema, which fastavro has parsed. Immutable after construction."""
 
-    def __init__(self, schema: Any, deepest: int = MAX_DEPTH) -> None:
-        self._deepest = deepest
+    def __init__(self, schema: Any, max_depth: int = MAX_DEPTH) -> None:
+        self._max_depth = max_depth
         self._schemas_by_name = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
         self._named: dict[str, _Node] = {}
         self._open: set[str] = set()
@@ -111,7 +112,7 @@ class DataBounds:
     def check(self, data: bytes) -> None:
         """Raise OutOfBounds for data that fastavro must not read."""
         if self.contains_itself or self._has_empty_items:
-            _Walk(data, self._deepest).over(self._node)
+            _Walk(data, self._max_depth).over(self._node)
 
     def _of(self, schema: Any) -> _Node:
         if isinstance(schema, list):
@@ -140,7 +141,7 @@ class DataBounds:
     def _by_name(self, name: str) -> _Node:
         if name not in self._named:
             if name not in self._schemas_by_name:
-                raise OutOfBounds(f"there is no Avro type {name}")
+                raise OutOfBounds(f"unknown Avro type {name}")
             return self._of(self._schemas_by_name[name])
         self.contains_itself |= name in self._open
         return self._named[name]
@@ -159,11 +160,11 @@ class DataBounds:
 class _Walk:
     """A walk over one datum. It does not recurse, so nesting cannot exhaust Python's stack."""
 
-    def __init__(self, data: bytes, deepest: int) -> None:
+    def __init__(self, data: bytes, max_depth: int) -> None:
         self._data = data
         self._position = 0
-        self._deepest = deepest
-        self._empty_items = MAX_EMPTY_ITEMS
+        self._max_depth = max_depth
+        self._remaining_empty_items = MAX_EMPTY_ITEMS
 
     def over(self, node: _Node) -> None:
         outer_nodes: list[Iterator[_Node]] = []
@@ -175,8 +176,8 @@ class _Walk:
                 nested_nodes = self._enter(node)
                 if nested_nodes is not None:
                     outer_nodes.append(nodes)
-                    if len(outer_nodes) > self._deepest:
-                        raise OutOfBounds(f"more than {self._deepest} nested levels")
+                    if len(outer_nodes) > self._max_depth:
+                        raise OutOfBounds(f"the data has more than {self._max_depth} nested levels")
                     nodes = nested_nodes
                     break
             else:
@@ -204,7 +205,7 @@ class _Walk:
     def _branch(self, nodes: list[_Node]) -> _Node:
         branch = self._number()
         if not 0 <= branch < len(nodes):
-            raise OutOfBounds(f"there is no branch {branch} in a union of {len(nodes)}")
+            raise OutOfBounds(f"a union of {len(nodes)} types has no branch {branch}")
         return nodes[branch]
 
     def _items(self, item: _Node, has_keys: bool) -> Iterator[_Node]:
@@ -212,9 +213,9 @@ class _Walk:
             size = self._number() if count < 0 else None
             start, count = self._position, abs(count)
             if item.is_empty and not has_keys:
-                self._empty_items -= count
-                if self._empty_items < 0:
-                    raise OutOfBounds(f"arrays of more than {MAX_EMPTY_ITEMS} items without bytes")
+                self._remaining_empty_items -= count
+                if self._remaining_empty_items < 0:
+                    raise OutOfBounds(f"the data has more than {MAX_EMPTY_ITEMS} array items without bytes")
             else:
                 for _ in range(count):
                     if has_keys:
@@ -222,14 +223,14 @@ class _Walk:
                     yield item
             # A reader that skips a block relies on its size.
             if size is not None and size != self._position - start:
-                raise OutOfBounds(f"a block of {self._position - start} bytes that claims {size} bytes")
+                raise OutOfBounds(f"a block has {self._position - start} bytes, but its size is given as {size} bytes")
 
     def _number(self) -> int:
         data, position = self._data, self._position
         number = shift = 0
         while True:
             if position >= len(data) or shift > 63:
-                raise OutOfBounds("a number that does not end")
+                raise OutOfBounds("a number extends past the end of the data or has more than ten bytes")
             byte = data[position]
             position += 1
             number |= (byte & 127) << shift
@@ -237,11 +238,13 @@ class _Walk:
                 break
             shift += 7
         if number >> 64:
-            raise OutOfBounds("a number of more than 64 bits")
+            raise OutOfBounds("a number has more than 64 bits")
         self._position = position
         return number >> 1 ^ -(number & 1)
 
     def _skip(self, count: int) -> None:
         if not 0 <= count <= len(self._data) - self._position:
-            raise OutOfBounds(f"{count} bytes where {len(self._data) - self._position} are left")
+            raise OutOfBounds(
+                f"a value has a length of {count} bytes, but {len(self._data) - self._position} bytes remain"
+            )
         self._position += count

@@ -9,13 +9,14 @@ from typing import Any
 
 from kavka.common.config import ConfigError
 
-JAVA = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.confluent.kafka.")
+JAVA_PREFIXES = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.confluent.kafka.")
 
 
 def module_of(text: str) -> str | None:
-    """The module that `load` imports for this text; None if the text names a Kafka class."""
+    """Return the module that `load` imports for this text, or None if the text names a Kafka
+    class."""
     text = text.strip()
-    if text == _short(text) or text.startswith(JAVA):
+    if text == _short(text) or text.startswith(JAVA_PREFIXES):
         return None
     return split_name(text)[0]
 
@@ -25,7 +26,7 @@ def _short(text: str) -> str:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """(module, attribute) of `package.module:Class` or `package.module.Class`."""
+    """Split `package.module:Class` or `package.module.Class` into (module, attribute)."""
     module, colon, attribute = text.rpartition(":")
     if not colon:
         module, _, attribute = text.rpartition(".")
@@ -33,7 +34,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def load(name: str, value: Any, java_names: Mapping[str, str], description: str) -> Any:
-    """Return the class or object that a setting's value names.
+    """Return the class or object that the value of a setting names. Raises ConfigError.
 
     `java_names` maps the last part of a Java name (`StringSerializer`) to a Python class
     (`module:Class`). Text is looked up there first, with or without its Java package. Other text is
@@ -67,7 +68,7 @@ def make(
     name: str, value: Any, java_names: Mapping[str, str], description: str, configs: Mapping[str, Any], *extra: Any
 ) -> Any:
     """Return the object that a setting names. A class is instantiated without arguments. If the
-    object has a method `configure`, `configure(configs, *extra)` is called."""
+    object has a method `configure`, `configure(configs, *extra)` is called. Raises ConfigError."""
     instance = load(name, value, java_names, description)
     if isinstance(instance, type):
         try:

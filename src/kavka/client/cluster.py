@@ -1,4 +1,4 @@
-"""The cluster of a client: connections to its brokers, and metadata that a background task
+"""A client's view of the cluster: connections to the brokers, and metadata that a background task
 refreshes.
 
     cluster = Cluster(config)
@@ -7,7 +7,7 @@ refreshes.
     connection = await cluster.connection(topic.partitions[0].leader)
     response = await connection.send(request, timeout=30)
 
-All methods must run on the loop that ran `start`. Other threads may read `topics`, `nodes`,
+All methods must run on the event loop that ran `start`. Other threads may read `topics`, `nodes`,
 `topic_errors` and `version`: these are replaced, never changed in place.
 """
 
@@ -37,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 """Key types of `find_coordinator`."""
+# The first version of FindCoordinator with a list of keys.
+MIN_KEY_LIST_VERSION = 4
 
-# Errors of a topic that no retry fixes.
+# Errors of a topic that are not retriable.
 _FATAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
@@ -57,8 +59,8 @@ class Cluster(Connections):
         """Increases with every change of the metadata."""
         self.allow_auto_create = allow_auto_create
         self.all_topics = False
-        """Whether to request all topics of the cluster, for subscriptions by pattern, and not only
-        those of `add_topic`."""
+        """Whether to request all topics of the cluster, for subscriptions by pattern, instead of
+        only the topics of `add_topic`."""
         self.complete = False
         """Whether the last response had all topics of the cluster."""
         self._servers = parse_servers(config["bootstrap.servers"])
@@ -71,22 +73,22 @@ class Cluster(Connections):
         self._last_attempt = float("-inf")
         self._last_success = float("-inf")
         self._failures = 0
-        self._leaderless = 0
+        self._incomplete_updates = 0
         self._max_age = config.seconds("metadata.max.age.ms")
         self._retry = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._request_timeout = config.seconds("request.timeout.ms")
-        self._topic_idle: float | None = (
+        self._max_topic_idle: float | None = (
             config.seconds("metadata.max.idle.ms") if "metadata.max.idle.ms" in config else None
         )
         self._rebootstrap_allowed = config["metadata.recovery.strategy"].lower() == "rebootstrap"
-        self._rebootstrap_after = config.seconds("metadata.recovery.rebootstrap.trigger.ms")
+        self._rebootstrap_trigger = config.seconds("metadata.recovery.rebootstrap.trigger.ms")
         self._bootstrap()
 
     # --- start and stop
 
     async def start(self) -> None:
-        """Start the task that refreshes metadata, without waiting for a broker. The running loop
-        becomes the cluster's loop."""
+        """Start the task that refreshes metadata, without waiting for a broker. The running event
+        loop becomes the cluster's event loop."""
         if self._task is None and self.config["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only":
             timeout = self.config.seconds("socket.connection.setup.timeout.ms")
             self._servers = await canonical_servers(self._servers, timeout)
@@ -132,8 +134,9 @@ class Cluster(Connections):
         return await connection.send(request, timeout=max(0.001, deadline - self._now()), max_version=max_version)
 
     async def any_connection(self, *, timeout: float | None = None) -> Connection:
-        """Return the open connection with the fewest requests in flight. If there is none, connects
-        to one broker after another until a connection succeeds."""
+        """Return the open connection with the fewest requests in flight. If there is none, connect
+        to one broker after another until a connection succeeds. Raises KafkaTimeout after `timeout`
+        seconds."""
         self.check_usable()
         deadline = None if timeout is None else self._now() + timeout
         failure: KafkaError | None = None
@@ -158,7 +161,8 @@ class Cluster(Connections):
                 self._maybe_rebootstrap()
 
     def _next_broker(self) -> int:
-        """A broker without a failure, else the broker that may be retried first."""
+        """Return the id of a broker without a connection failure or, if there is none, of the
+        broker whose backoff ends first."""
         if not self.nodes:
             self._bootstrap()
 
@@ -191,14 +195,14 @@ class Cluster(Connections):
 
     async def _request_coordinator(self, key: str, key_type: int, timeout: float) -> Node:
         connection = await self.any_connection(timeout=timeout)
-        version = connection.version_of(FindCoordinatorRequest.API_KEY)
+        api_version = connection.version_of(FindCoordinatorRequest.API_KEY)
         request = FindCoordinatorRequest(key_type=key_type)
-        if version >= 4:
+        if api_version >= MIN_KEY_LIST_VERSION:
             request.coordinator_keys = [key]
         else:
             request.key = key
-        response = await connection.send(request, timeout=min(timeout, self._request_timeout), version=version)
-        coordinator = response.coordinators[0] if version >= 4 else response
+        response = await connection.send(request, timeout=min(timeout, self._request_timeout), version=api_version)
+        coordinator = response.coordinators[0] if api_version >= MIN_KEY_LIST_VERSION else response
         if coordinator.error_code:
             raise error_of(coordinator.error_code, coordinator.error_message)
         # Only Metadata responses have the rack.
@@ -210,7 +214,7 @@ class Cluster(Connections):
     # --- metadata: topics in use
 
     def add_topic(self, name: str) -> None:
-        """Include this topic in the metadata from now on. A new topic is requested immediately."""
+        """Include this topic in the metadata. A new topic is requested immediately."""
         if name not in self._used_topics:
             self._new_topics.add(name)
             self._refresh.set()
@@ -231,7 +235,8 @@ class Cluster(Connections):
         return self.version
 
     async def wait_for_update(self, version_seen: int, timeout: float | None = None) -> None:
-        """Wait until `version` is higher than `version_seen`. Raises KafkaTimeout."""
+        """Wait until `version` is higher than `version_seen`. Raises KafkaTimeout after `timeout`
+        seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while self.version <= version_seen:
@@ -246,8 +251,8 @@ class Cluster(Connections):
             raise KafkaTimeout(f"no metadata within {timeout:g} s{cause_of(self.connect_error())}") from None
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        """The topic's metadata; waits for it if necessary. Raises KafkaTimeout, or the broker's
-        error for the topic."""
+        """Return the metadata of the topic. Waits up to `timeout` seconds for it. Raises
+        KafkaTimeout, or the error of the topic if it is not retriable."""
         metadata = self.topics.get(name)
         if metadata is not None:
             return metadata
@@ -269,7 +274,8 @@ class Cluster(Connections):
                 raise KafkaError(reason, f"{name}: {reason.name.lower().replace('_', ' ')}")
 
     async def leader(self, topic: str, partition: int, timeout: float) -> int:
-        """The id of the partition's leader; waits for it if necessary. Raises KafkaTimeout."""
+        """Return the broker id of the partition's leader. Waits up to `timeout` seconds for it.
+        Raises KafkaTimeout, or the error of the topic if it is not retriable."""
         deadline = self._now() + timeout
         while True:
             partitions = (await self.topic(topic, max(0.0, deadline - self._now()))).partitions
@@ -282,14 +288,14 @@ class Cluster(Connections):
                 raise KafkaTimeout(f"no leader of {topic}-{partition} within {timeout:g} s{reason}") from None
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The id of the leader in the current metadata; -1 if there is none."""
+        """Return the broker id of the leader in the current metadata, or -1 if there is none."""
         metadata = self.topics.get(topic)
         if metadata is None or partition >= len(metadata.partitions):
             return -1
         return metadata.partitions[partition].leader
 
     def on_update(self, listener: Callable[[Cluster], None]) -> None:
-        """Call `listener(cluster)` on the loop after every change of the metadata."""
+        """Call `listener(cluster)` on the event loop after every change of the metadata."""
         self._listeners.append(listener)
 
     def add_node(self, node: Node) -> None:
@@ -299,8 +305,8 @@ class Cluster(Connections):
             self._drop_moved()
 
     def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Iterable[Node]) -> bool:
-        """Apply the new leader in the error of a produce or fetch response. Returns whether the
-        metadata changed."""
+        """Apply the leader that a produce or fetch response returned with an error. Returns whether
+        the metadata changed."""
         current = self.topics.get(topic)
         if current is None or leader < 0:
             return False
@@ -310,7 +316,7 @@ class Cluster(Connections):
         if changed is current or leader not in self.nodes:
             return False
         self.topics = {**self.topics, topic: changed}
-        self._updated()
+        self._publish()
         return True
 
     # --- metadata: the background task
@@ -329,22 +335,22 @@ class Cluster(Connections):
             except KafkaError as error:
                 self._failures += 1
                 level = logging.WARNING if self._failures in (5, 50, 500) else logging.DEBUG
-                logger.log(level, "No metadata: %s", error)
+                logger.log(level, "Cannot refresh the metadata: %s", error)
                 self._maybe_rebootstrap()
                 self._refresh.set()
             except Exception:
                 self._failures += 1
-                logger.exception("A metadata response could not be processed")
+                logger.exception("Cannot process a metadata response")
                 self._refresh.set()
 
     async def _wait_for_work(self) -> None:
-        """Wait up to 10 s for a request to refresh, and then for the end of its backoff."""
+        """Wait up to 10 s for a requested or due refresh, and then for the end of the backoff."""
         age = self._max_age - (self._now() - self._last_success)
         if not self._refresh.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(age, 0.0), 10.0)):
                     await self._refresh.wait()
-        # A refresh soon after another one waits, unless it is for new topics.
+        # Back off if the last refresh was recent, unless this refresh is for new topics.
         while self._failures or not (self._new_topics or (self.all_topics and not self.complete)):
             wait = self._last_attempt + self._retry.delay(max(1, self._failures)) - self._now()
             if wait <= 0:
@@ -371,9 +377,9 @@ class Cluster(Connections):
         )
         try:
             connection = await self.any_connection(timeout=self._request_timeout)
-            version = connection.version_of(MetadataRequest.API_KEY)
+            api_version = connection.version_of(MetadataRequest.API_KEY)
             response = await connection.send(
-                self._metadata_request(names, version), timeout=self._request_timeout, version=version
+                self._metadata_request(names, api_version), timeout=self._request_timeout, version=api_version
             )
         except BaseException:
             self._new_topics |= new_topics
@@ -387,11 +393,11 @@ class Cluster(Connections):
         self._last_success = self._now()
         self._apply(response, names)
 
-    def _metadata_request(self, names: list[str] | None, version: int) -> MetadataRequest:
-        request = MetadataRequest(allow_auto_topic_creation=self.allow_auto_create or version < 4)
+    def _metadata_request(self, names: list[str] | None, api_version: int) -> MetadataRequest:
+        request = MetadataRequest(allow_auto_topic_creation=self.allow_auto_create or api_version < 4)
         if names is None:
             # Version 0 requests all topics with an empty list, later versions with null.
-            request.topics = [] if version == 0 else None
+            request.topics = [] if api_version == 0 else None
         else:
             request.topics = [MetadataRequestTopic(name=name) for name in names]
         return request
@@ -409,7 +415,7 @@ class Cluster(Connections):
                 topics[name] = topic_metadata(topic, self.topics.get(name))
             else:
                 errors[name] = code
-        # A response for some topics does not change the others.
+        # A response for some topics does not change the other topics.
         if names is not None:
             other_topics = self._used_topics.keys() - set(names)
             topics = {name: t for name, t in self.topics.items() if name in other_topics} | topics
@@ -422,14 +428,15 @@ class Cluster(Connections):
             p.leader < 0 for t in topics.values() for p in t.partitions
         ):
             # A topic or leader is missing and may appear soon: retry with backoff.
-            self._leaderless += 1
-            self._loop.call_later(self._retry.delay(self._leaderless), self._refresh.set)
+            self._incomplete_updates += 1
+            self._loop.call_later(self._retry.delay(self._incomplete_updates), self._refresh.set)
         else:
-            self._leaderless = 0
+            self._incomplete_updates = 0
         self._drop_moved()
-        self._updated()
+        self._publish()
 
-    def _updated(self) -> None:
+    def _publish(self) -> None:
+        """Increase the version, call the listeners, and wake the waiters."""
         self.version += 1
         for listener in self._listeners:
             try:
@@ -445,9 +452,9 @@ class Cluster(Connections):
                 waiter.set_result(None)
 
     def _forget_idle_topics(self) -> None:
-        if self._topic_idle is None or self.all_topics:
+        if self._max_topic_idle is None or self.all_topics:
             return
-        used_before = self._now() - self._topic_idle
+        used_before = self._now() - self._max_topic_idle
         idle = [name for name, used in self._used_topics.items() if used < used_before]
         for name in idle:
             del self._used_topics[name]
@@ -455,8 +462,8 @@ class Cluster(Connections):
             self.topics = {name: t for name, t in self.topics.items() if name in self._used_topics}
 
     def _maybe_rebootstrap(self) -> None:
-        """Return to `bootstrap.servers` if no broker can be reached, or if refreshes have failed
-        for too long."""
+        """Return to `bootstrap.servers` if no broker can be reached, or if no refresh has succeeded
+        for metadata.recovery.rebootstrap.trigger.ms."""
         if not self._rebootstrap_allowed or not self.version or any(node_id < 0 for node_id in self.nodes):
             return
         reachable = [
@@ -464,7 +471,7 @@ class Cluster(Connections):
             for node_id in self.nodes
             if (link := self._links.get((node_id, MAIN))) is None or link.connection is not None or not link.failures
         ]
-        is_overdue = self._now() - self._last_success > max(self._rebootstrap_after, self._max_age)
+        is_overdue = self._now() - self._last_success > max(self._rebootstrap_trigger, self._max_age)
         if not reachable or (is_overdue and self._failures):
             self._rebootstrap()
 

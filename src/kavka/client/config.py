@@ -42,7 +42,7 @@ K = ConfigKey
 NOT_YET = "has no effect yet"
 JAVA_ONLY = "has no effect: it applies to the Java client"
 
-LONGEST_TIMEOUT = 1e8
+MAX_TIMEOUT_S = 1e8
 """Seconds (about three years); every timer accepts this value."""
 
 # Lists whose items may be classes or objects.
@@ -150,25 +150,25 @@ class ClientConfig(Mapping[str, Any]):
         return len(self._values)
 
     def is_explicit(self, name: str) -> bool:
-        """Whether the user has set this setting."""
+        """Whether the user has set a value for this setting."""
         return name in self._explicit
 
     def replaced(self, name: str, value: Any) -> ClientConfig:
-        """A copy with one parsed value changed."""
+        """Return a copy with one parsed value changed."""
         changed = copy(self)
         changed._values = {**self._values, name: value}
         return changed
 
     def seconds(self, name: str) -> float:
-        """The value of a setting in milliseconds, converted to seconds."""
-        return min(float(self._values[name]) / 1000, LONGEST_TIMEOUT)
+        """Return the value of a setting in milliseconds as seconds, at most MAX_TIMEOUT_S."""
+        return min(float(self._values[name]) / 1000, MAX_TIMEOUT_S)
 
 
 def _collect(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any], aliases: Mapping[str, Alias]
 ) -> dict[str, Any]:
-    """The settings of the user with aliases replaced. A current name takes precedence over its
-    alias."""
+    """Return the settings of the user with aliases replaced. A setting under its current name takes
+    precedence over its alias."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             "bootstrap.servers",
@@ -217,8 +217,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def parse_servers(servers: tuple[str, ...] | None) -> list[tuple[str, int]]:
-    """Parse `host:port` or `[v6]:port`, each with an optional `PLAINTEXT://`. Raises
-    ConfigError."""
+    """Parse the items of bootstrap.servers, each `host:port` or `[v6]:port` with an optional
+    `PLAINTEXT://`. Returns (host, port) pairs without duplicates. Raises ConfigError."""
     addresses: list[tuple[str, int]] = []
     for item in servers or ():
         if not item:

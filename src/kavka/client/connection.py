@@ -1,14 +1,16 @@
 """A TCP connection to a broker: negotiates versions and pipelines requests.
 
 A broker responds to the requests of a connection in order, so the next response belongs to the
-oldest request in flight; the correlation id is only verified. A response that is late, cannot be
-decoded or has a wrong correlation id closes the connection: the late request fails with
-`KafkaTimeout`, all others with `Disconnected`. The broker may or may not have processed them.
+oldest request in flight; the correlation id is only verified. If a response is late, cannot be
+decoded or has a wrong correlation id, the connection is closed: the late request fails with
+`KafkaTimeout`, all other requests with `Disconnected`. The broker may or may not have processed
+these requests.
 
-The length of a response is used only after its correlation id was verified. Even then memory grows
-with the received bytes: a peer with another protocol causes an allocation of at most `FIRST_BODY`.
+The length of a response is used only after its correlation id was verified. The buffer of a
+response grows with the received bytes: a peer that uses another protocol causes an allocation of at
+most `INITIAL_BODY_SIZE`.
 
-All methods must run on the loop that opened the connection.
+All methods must run on the event loop that opened the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from kavka import __version__
 from kavka.client.addresses import Address, Addresses
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
-from kavka.client.foreign import foreign_protocol
+from kavka.client.foreign import foreign_protocol_hint
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 from kavka.protocol.headers import request_header_version, response_header_version
@@ -35,19 +37,19 @@ from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
 
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
-WRITE_LIMIT = 16 * 1024 * 1024
-# Large responses are received in pieces of this size. Each read acquires the interpreter's lock
-# twice, and the application's thread may hold it.
-PIECE = 512 * 1024
-# The largest accepted response, by request. A fetch may return as much as fetch.max.bytes allows.
-MAX_RESPONSE = 256 * 1024 * 1024
-_MAX_RESPONSES = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
+MAX_WRITE_BUFFER_SIZE = 16 * 1024 * 1024
+# Large responses are received in pieces of this size. Each read acquires the GIL twice, and the
+# application's thread may hold the GIL.
+RECEIVE_PIECE_SIZE = 512 * 1024
+# The maximum size of a response, with exceptions by API key. A fetch response may have any size.
+MAX_RESPONSE_SIZE = 256 * 1024 * 1024
+_MAX_RESPONSE_SIZES = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
 # The first allocation for a large response: more than the default of fetch.max.bytes. The buffer of
 # a larger response doubles whenever it is full.
-FIRST_BODY = 64 * 1024 * 1024
+INITIAL_BODY_SIZE = 64 * 1024 * 1024
 # Pieces of a request of at least this size are passed to the transport unchanged; smaller pieces
 # are joined first.
-LARGE_PIECE = 4096
+MIN_LARGE_PIECE_SIZE = 4096
 
 _LINUX = sys.platform == "linux"
 
@@ -63,7 +65,8 @@ Codec: TypeAlias = tuple[Decode, bool, bool]
 
 class ResponseHandler(Protocol):
     """Receives the response to a request. An asyncio.Future is a handler. A hot path may pass a
-    custom object, whose methods are called inside the read, without another loop iteration."""
+    custom object: the connection calls its methods directly when it has decoded the response, not
+    in a later iteration of the event loop."""
 
     def done(self) -> bool: ...
 
@@ -97,7 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self.broker_versions: dict[int, tuple[int, int]] = {}
         """By API key: the versions that the broker supports, including APIs this client lacks."""
         self.features: dict[str, int] = {}
-        """Finalized features of the cluster: by name, the highest level (`transaction.version`)."""
+        """The maximum version levels of the cluster's finalized features, by name, for example
+        `transaction.version`."""
         self.features_epoch = -1
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
@@ -145,9 +149,10 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: int = -1,
         addresses: Addresses | None = None,
     ) -> Connection:
-        """Connect and negotiate versions. Tries every address of the name, each for at most
-        `timeout` seconds; `addresses` records the failed addresses. Raises Disconnected, or
-        KafkaTimeout if all addresses timed out."""
+        """Connect, negotiate API versions, and return the connection. Tries every address of the
+        host, each for at most `timeout` seconds; `addresses` records the failed addresses. Raises
+        KafkaTimeout if the host name was not resolved in time or all addresses timed out, and
+        Disconnected for other failures."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
@@ -155,7 +160,9 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout):
                 candidates = await addresses.resolve(host, port)
         except TimeoutError:
-            raise KafkaTimeout(f"no connection to {name}: the name was not resolved within {timeout:g} s") from None
+            raise KafkaTimeout(
+                f"no connection to {name}: the host name was not resolved within {timeout:g} s"
+            ) from None
         except (OSError, UnicodeError) as error:
             # UnicodeError: an invalid host name.
             raise Disconnected(f"no connection to {name}: {error}") from None
@@ -165,15 +172,15 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 await connection._open(address, timeout, send_buffer, receive_buffer)
             except (KafkaTimeout, Disconnected) as error:
-                addresses.failed(host, port, address)
+                addresses.mark_failed(host, port, address)
                 failures.append(error)
             else:
-                addresses.reached(host, port, address)
+                addresses.mark_reached(host, port, address)
                 return connection
         if len(failures) == 1:
             raise failures[0]
-        kind = KafkaTimeout if all(isinstance(failure, KafkaTimeout) for failure in failures) else Disconnected
-        raise kind("; ".join(str(failure) for failure in failures))
+        error_class = KafkaTimeout if all(isinstance(failure, KafkaTimeout) for failure in failures) else Disconnected
+        raise error_class("; ".join(str(failure) for failure in failures))
 
     async def _open(self, address: Address, timeout: float, send_buffer: int, receive_buffer: int) -> None:
         """Connect to one address. Raises Disconnected or KafkaTimeout."""
@@ -198,9 +205,9 @@ class Connection(asyncio.BufferedProtocol):
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # Detects a lost host while no request is pending.
+                # Detects a lost host while no request is in flight.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                # Set before connecting, since TCP derives its window from the buffer sizes.
+                # Set before connecting, because TCP derives its window from the buffer sizes.
                 if send_buffer >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
@@ -211,8 +218,9 @@ class Connection(asyncio.BufferedProtocol):
             sock.close()
             raise
         assert self._transport is not None
-        # Clients limit their requests in flight; this limit is for a broker that does not read.
-        self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
+        # Clients limit their requests in flight. This limit is for a broker that does not read from
+        # its socket.
+        self._transport.set_write_buffer_limits(high=MAX_WRITE_BUFFER_SIZE)
 
     async def _negotiate(self, timeout: float) -> None:
         version = ApiVersionsRequest.MAX_VERSION
@@ -228,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise UnsupportedVersion(f"{self.name} rejects every version of ApiVersions")
             version = max_version
         if response.error_code:
-            raise error_of(response.error_code, f"{self.name} did not return its supported versions")
+            raise error_of(response.error_code, f"{self.name} did not return its supported API versions")
         for api in response.api_keys:
             self.broker_versions[api.api_key] = api.min_version, api.max_version
             client_range = APIS.get(api.api_key)
@@ -257,8 +265,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- sending
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
-        """The highest version that both sides support, at most `max_version`. Raises
-        UnsupportedVersion."""
+        """Return the highest version of an API that both sides support, at most `max_version`.
+        Raises UnsupportedVersion if there is no such version."""
         common_range = self.versions.get(api_key)
         if common_range is None or (max_version is not None and max_version < common_range[0]):
             broker_range = self.broker_versions.get(api_key)
@@ -272,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         return common_range[1] if max_version is None or max_version > common_range[1] else max_version
 
     def supports(self, api_key: int, version: int = 0) -> bool:
-        """Whether the broker supports this version of the request or a later one."""
+        """Whether both sides support this version of the API or a later version."""
         common_range = self.versions.get(api_key)
         return common_range is not None and common_range[1] >= version
 
@@ -284,7 +292,8 @@ class Connection(asyncio.BufferedProtocol):
         self, request: TopMessage, *, timeout: float, max_version: int | None = None, version: int | None = None
     ) -> asyncio.Future[Any]:
         """Send a request and return a future for the response. Record fields of the response are
-        views of its frame, which they keep alive.
+        views of the received frame, and keep it alive. Raises UnsupportedVersion, or Disconnected
+        if the connection is closed.
 
         `version` defaults to the highest version that both sides support and `max_version` allows.
         """
@@ -338,10 +347,10 @@ class Connection(asyncio.BufferedProtocol):
         client_id = self._client_id + b"\x00" if codec[1] else self._client_id
         size = 8 + len(client_id) + sum(map(len, body))
         head = _pack_head(size, api_key, version, correlation_id)
-        if size < 2 * LARGE_PIECE:
+        if size < 2 * MIN_LARGE_PIECE_SIZE:
             transport.write(b"".join((head, client_id, *body)))
         else:
-            transport.writelines(_gather([head, client_id, *body]))
+            transport.writelines(_join_small_pieces([head, client_id, *body]))
         self.last_used = monotonic()
         self.bytes_out += size + 4
         self.requests += 1
@@ -379,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Disconnected(f"{self.name} sent an invalid response: {error}"))
 
     def _split(self) -> None:
-        """Process every complete frame in the buffer; keep the start of an incomplete frame."""
+        """Process every complete frame in the buffer, and keep the start of an incomplete frame."""
         view, end, start = self._view, self._filled, 0
         while end - start >= 4:
             (size,) = _unpack_size(view, start)
@@ -387,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
             if frame_end > end or size < 4:
                 self._check_start(view[start:end], size)
                 if size + 4 > BUFFER_SIZE and end - start >= 8:
-                    body = self.new_buffer(min(size, FIRST_BODY))
+                    body = self.new_buffer(min(size, INITIAL_BODY_SIZE))
                     received = end - start - 4
                     body[:received] = view[start + 4 : end]
                     self._body, self._body_filled, self._body_size, self._filled = body, received, size, 0
@@ -404,20 +413,21 @@ class Connection(asyncio.BufferedProtocol):
             self._filled = remaining
 
     def _check_start(self, data: memoryview, size: int) -> None:
-        """Check the length and, if received, the correlation id of an incomplete response."""
+        """Check the length and, if it was received, the correlation id of an incomplete response.
+        Raises ProtocolError."""
         if not self._in_flight:
-            raise ProtocolError(f"a response without a request{foreign_protocol(data)}")
+            raise ProtocolError(f"a response without a request{foreign_protocol_hint(data)}")
         pending = self._in_flight[0]
-        if not 4 <= size <= _MAX_RESPONSES.get(pending.api_key, MAX_RESPONSE):
-            raise ProtocolError(f"a response of {size} bytes{foreign_protocol(data)}")
+        if not 4 <= size <= _MAX_RESPONSE_SIZES.get(pending.api_key, MAX_RESPONSE_SIZE):
+            raise ProtocolError(f"a response has the invalid length {size}{foreign_protocol_hint(data)}")
         if len(data) >= 8:
             _check_correlation_id(data, 4, pending)
 
     def _wake_for(self, remaining: int) -> None:
-        """Make the kernel wake the loop only for large pieces, while `remaining` bytes of a large
-        response are missing. The kernel wakes it earlier if the connection ends or the socket's
-        buffer is full."""
-        wake_at = max(1, min(remaining, PIECE))
+        """Make the kernel wake the event loop only for large pieces, while `remaining` bytes of a
+        large response are missing. The kernel wakes the event loop earlier if the connection ends
+        or the socket's buffer is full."""
+        wake_at = max(1, min(remaining, RECEIVE_PIECE_SIZE))
         if wake_at != self._wake_at and self._socket is not None and _LINUX:
             self._wake_at = wake_at
             with contextlib.suppress(OSError):
@@ -462,8 +472,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._error or Disconnected(f"{self.name} closed the connection{self._disconnect_hint()}")
 
     def _disconnect_hint(self) -> str:
-        """A hint for error messages: TLS servers reject a plain request by closing the
-        connection."""
+        """Return a hint for error messages: a TLS server rejects a request without TLS by closing
+        the connection."""
         return "" if self.broker_versions else " before the first response (is it a TLS port?)"
 
     def _fail_all(self, error: BaseException | None) -> None:
@@ -496,22 +506,24 @@ class Connection(asyncio.BufferedProtocol):
             return
         name = APIS[expired.api_key].name
         if not expired.handler.done():
-            expired.handler.set_exception(KafkaTimeout(f"{self.name} did not respond to {name} in time"))
-        self.close(Disconnected(f"the connection to {self.name} was closed: no response to {name} in time"))
+            expired.handler.set_exception(KafkaTimeout(f"{self.name} did not respond to {name} before the timeout"))
+        self.close(
+            Disconnected(f"the connection to {self.name} was closed: it did not respond to {name} before the timeout")
+        )
 
 
 def _check_correlation_id(data: memoryview, at: int, pending: _InFlight) -> None:
     (correlation_id,) = _unpack_size(data, at)
     if correlation_id != pending.correlation_id:
-        raise ProtocolError(f"a response to request {correlation_id} instead of {pending.correlation_id}")
+        raise ProtocolError(f"a response has correlation id {correlation_id} instead of {pending.correlation_id}")
 
 
-def _gather(pieces: list[Any]) -> list[Any]:
-    """Join runs of small pieces."""
+def _join_small_pieces(pieces: list[Any]) -> list[Any]:
+    """Join consecutive small pieces; large pieces stay separate."""
     out: list[Any] = []
     small: list[Any] = []
     for piece in pieces:
-        if len(piece) < LARGE_PIECE:
+        if len(piece) < MIN_LARGE_PIECE_SIZE:
             small.append(piece)
         else:
             if small:
@@ -524,8 +536,8 @@ def _gather(pieces: list[Any]) -> list[Any]:
 
 
 def _decode_api_versions(version: int) -> Decode:
-    """Return the decoder of an ApiVersions response. A broker that does not support the version
-    responds in version 0."""
+    """Return the decoder of an ApiVersions response. A broker that does not support the version of
+    the request responds with version 0."""
 
     def decode(frame: Any, pos: int) -> tuple[Any, int]:
         if len(frame) < pos + 2:

@@ -1,4 +1,5 @@
-"""The connections to the brokers of a cluster. They open on demand and reopen with backoff."""
+"""The connections to the brokers of a cluster. They are opened on demand, with a backoff after
+failures."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ MAIN = ""
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """The connection to a broker on one channel, and its connect failures."""
+    """The connection to a broker on one channel, and the failed attempts to connect."""
 
     node_id: int
     connection: Connection | None = None
@@ -36,8 +37,8 @@ class _Link:
 
 
 class Connections:
-    """The base of `Cluster`. Owns one link per broker and channel; the cluster updates `nodes`.
-    All methods but `connections` run on the cluster's loop."""
+    """The base class of `Cluster`. Owns one link per broker and channel; the cluster updates
+    `nodes`. All methods except `connections` run on the cluster's event loop."""
 
     _loop: asyncio.AbstractEventLoop
 
@@ -49,17 +50,17 @@ class Connections:
         self.closed = False
         self.connections_opened = 0
         self._links: dict[tuple[int, str], _Link] = {}
-        self._connected: list[Callable[[int], None]] = []
+        self._connected_callbacks: list[Callable[[int], None]] = []
         self._addresses = Addresses()
         self._reconnect = Backoff(config["reconnect.backoff.ms"], config["reconnect.backoff.max.ms"])
-        self._setup = Backoff(
+        self._setup_timeout = Backoff(
             config["socket.connection.setup.timeout.ms"], config["socket.connection.setup.timeout.max.ms"]
         )
-        self._idle = config["connections.max.idle.ms"] / 1000
+        self._max_idle = config["connections.max.idle.ms"] / 1000
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that ran `start`."""
+        """The event loop that ran `start`."""
         return self._loop
 
     def request_update(self) -> int:
@@ -76,11 +77,11 @@ class Connections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def connection(self, node_id: int, channel: str = MAIN, *, timeout: float | None = None) -> Connection:
-        """Return an open connection to a broker. Opens one if necessary, after the backoff for
-        earlier failures. Raises Disconnected or KafkaTimeout.
+        """Return an open connection to a broker. Opens a connection if necessary, after the backoff
+        for earlier failures. Raises Disconnected, KafkaTimeout or ClientClosed.
 
-        Channels are separate connections to the same broker. A broker responds in order, so a
-        heartbeat on the channel of fetches would wait for a long poll.
+        Channels are separate connections to the same broker. A broker responds to the requests of a
+        connection in order, so a heartbeat on the channel of fetches would wait for a long poll.
         """
         link = self._link(node_id, channel)
         if link.connection is not None:
@@ -105,32 +106,33 @@ class Connections:
             raise KafkaTimeout(f"no connection to {broker} within {timeout:g} s{cause_of(link.error)}") from None
 
     def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
-        """The open connection. If there is none, starts to open one and returns None (see
-        `on_connected`)."""
+        """Return the open connection. If there is none, start to open a connection and return None;
+        `on_connected` reports the result."""
         link = self._link(node_id, channel)
         if link.connection is None and link.opening is None:
             self._open(node_id, channel, link)
         return link.connection
 
-    def unreachable(self, node_id: int, channel: str = MAIN) -> bool:
+    def is_unreachable(self, node_id: int, channel: str = MAIN) -> bool:
         """Whether there is no connection and the last attempt to connect failed."""
         link = self._links.get((node_id, channel))
         return link is not None and link.connection is None and link.failures > 0
 
     def connect_error(self) -> KafkaError | None:
-        """The last failure to connect; None while any connection is open."""
+        """Return the last error of a failed attempt to connect, or None while any connection is
+        open."""
         failed = [link for link in self._links.values() if link.error is not None]
         if not failed or self.connections():
             return None
         return max(failed, key=lambda link: link.retry_at).error
 
     def on_connected(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(node_id)` on the loop whenever a connection opens or closes, or an attempt
-        fails."""
-        self._connected.append(callback)
+        """Call `callback(node_id)` on the event loop whenever a connection opens or closes, or an
+        attempt to connect fails."""
+        self._connected_callbacks.append(callback)
 
     def connections(self) -> list[Connection]:
-        """The open connections. May be called from any thread: `list` copies the links
+        """Return the open connections. May be called from any thread: `list` copies the links
         atomically."""
         links = list(self._links.values())
         return [connection for link in links if (connection := link.connection) is not None]
@@ -168,7 +170,7 @@ class Connections:
                 node.host,
                 node.port,
                 client_id=self.client_id,
-                timeout=self._setup.delay(link.failures + 1),
+                timeout=self._setup_timeout.delay(link.failures + 1),
                 send_buffer=self.config["send.buffer.bytes"],
                 receive_buffer=self.config["receive.buffer.bytes"],
                 addresses=self._addresses,
@@ -177,7 +179,7 @@ class Connections:
             link.failures += 1
             link.error = error
             link.retry_at = self._now() + self._reconnect.delay(link.failures)
-            logger.debug("Broker %s: %s", node_id, error)
+            logger.debug("Cannot connect to broker %s: %s", node_id, error)
             if node_id >= 0:
                 self.request_update()
             raise
@@ -185,29 +187,29 @@ class Connections:
             link.opening = None
             if not self.closed:
                 self._loop.call_soon(self._notify_connected, node_id)
-        if self.closed or self._links.get((node_id, channel)) is not link or self._moved(node_id, connection):
+        if self.closed or self._links.get((node_id, channel)) is not link or self._has_moved(node_id, connection):
             connection.close()
             raise Disconnected(f"broker {node_id} is no longer at {connection.name}")
         link.failures = 0
         link.error = None
         link.connection = connection
         self.connections_opened += 1
-        connection.on_close = lambda _closed: self._lost(link)
+        connection.on_close = lambda _closed: self._on_lost(link)
         if connection.closed:
-            self._lost(link)
+            self._on_lost(link)
             raise Disconnected(f"{connection.name} closed the connection")
         return connection
 
     def _notify_connected(self, node_id: int) -> None:
-        for callback in self._connected:
+        for callback in self._connected_callbacks:
             callback(node_id)
 
-    def _lost(self, link: _Link) -> None:
+    def _on_lost(self, link: _Link) -> None:
         connection, link.connection = link.connection, None
         if self.closed or connection is None:
             return
         link.retry_at = self._now() + self._reconnect.delay(1)
-        if self._now() - connection.last_used < self._idle or self._idle < 0:
+        if self._now() - connection.last_used < self._max_idle or self._max_idle < 0:
             # The connection was not closed as idle: the broker may have failed, and its partitions
             # may have new leaders.
             self.request_update()
@@ -225,37 +227,38 @@ class Connections:
             connection = link.connection
             broker_id = addresses.get(connection.name) if node_id < 0 and connection is not None else None
             if broker_id is not None and (broker_id, channel) not in self._links:
-                # The broker id of this bootstrap server is known now.
+                # The metadata has the broker id of this bootstrap server.
                 self._links[broker_id, channel] = self._links.pop((node_id, channel))
                 link.node_id = broker_id
                 continue
-            if node is None or (connection is not None and self._moved(node_id, connection)):
+            if node is None or (connection is not None and self._has_moved(node_id, connection)):
                 del self._links[node_id, channel]
                 if connection is not None:
                     connection.on_close = None
                     self._close_when_quiet(connection)
 
-    def _moved(self, node_id: int, connection: Connection) -> bool:
-        """Whether the broker's address differs from the connection's."""
+    def _has_moved(self, node_id: int, connection: Connection) -> bool:
+        """Whether the address of the broker in the metadata differs from the connection's
+        address."""
         node = self.nodes.get(node_id)
         return node is not None and connection.name != f"{node.host}:{node.port}"
 
     def _close_when_quiet(self, connection: Connection) -> None:
-        """Close the connection when it has no requests in flight: the broker may still respond to
-        them."""
+        """Close the connection when it has no requests in flight, because the broker may still
+        respond to them."""
         if connection.in_flight and not self.closed:
             self._loop.call_later(0.1, self._close_when_quiet, connection)
         else:
             connection.close()
 
     def _close_idle(self) -> None:
-        if self._idle < 0:
+        if self._max_idle < 0:
             return
         for connection in self.connections():
-            if not connection.in_flight and self._now() - connection.last_used >= self._idle:
+            if not connection.in_flight and self._now() - connection.last_used >= self._max_idle:
                 connection.close()
 
 
 def cause_of(error: KafkaError | None) -> str:
-    """The cause of a timeout as the end of its message; empty if it is unknown."""
+    """Return the cause of a timeout as a suffix of the error message; empty if it is unknown."""
     return "" if error is None else f": {error}"

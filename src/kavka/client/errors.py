@@ -1,4 +1,4 @@
-"""Errors that clients raise, besides `KafkaError` with an error code from a broker.
+"""Errors that clients raise, in addition to `KafkaError` with an error code from a broker.
 
 All of them are subclasses of KafkaError. Some are also subclasses of a built-in exception.
 """
@@ -40,7 +40,8 @@ class Disconnected(_Local, ConnectionError):
 
 
 class UnsupportedVersion(_Local):
-    """The broker does not support the request, or not in a version with the required fields."""
+    """The broker does not support the request, or does not support a version with the required
+    fields."""
 
     CODE = ErrorCode.UNSUPPORTED_VERSION
 
@@ -66,7 +67,7 @@ class IllegalState(_Local, RuntimeError):
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError:
-    """The exception for an error code of a response. An unknown code becomes
+    """Return the exception for an error code of a response. An unknown code becomes
     UNKNOWN_SERVER_ERROR."""
     try:
         return KafkaError(ErrorCode(code), message)

@@ -15,8 +15,8 @@ _STARTS = (
 )
 
 
-def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
-    """A hint to append to an error message; empty if the bytes match no known protocol."""
+def foreign_protocol_hint(data: bytes | bytearray | memoryview) -> str:
+    """Return a hint to append to an error message, empty if the bytes match no known protocol."""
     start = bytes(data[:4])
     for prefix, port in _STARTS:
         if start.startswith(prefix):

@@ -1,6 +1,6 @@
 """The common base of producer and consumer interceptors: creating, calling and closing them.
 
-An error of an interceptor is logged, and the next interceptor gets the unchanged value.
+If an interceptor fails, the error is logged, and the next interceptor gets the unchanged value.
 """
 
 from __future__ import annotations
@@ -34,26 +34,30 @@ class InterceptorChain:
         return bool(self._all)
 
     def methods(self, name: str) -> list[Callable[..., Any]]:
-        """The bound methods of this name, of all interceptors that have it."""
+        """Return the bound methods with this name, of all interceptors that have the method."""
         return [getattr(interceptor, name) for interceptor in self._all if hasattr(interceptor, name)]
 
     def close(self) -> None:
         call_each(self.methods("close"), "close")
 
 
-def pass_through(functions: Iterable[Callable[[T], Any]], method: str, kind: type[T], value: T, name: str) -> T:
-    """Pass a value through the functions in turn. A function that returns None leaves it
-    unchanged."""
+def pass_through(
+    functions: Iterable[Callable[[T], Any]], method: str, value_type: type[T], value: T, description: str
+) -> T:
+    """Pass a value through the functions in turn, and return the result. A function that returns
+    None leaves the value unchanged."""
     for function in functions:
         try:
-            changed = function(value)
+            changed_value = function(value)
         except Exception:
             logger.exception("An interceptor's %s failed", method)
             continue
-        if isinstance(changed, kind):
-            value = changed
-        elif changed is not None:
-            logger.error("An interceptor's %s returned a %s instead of %s", method, type(changed).__name__, name)
+        if isinstance(changed_value, value_type):
+            value = changed_value
+        elif changed_value is not None:
+            logger.error(
+                "An interceptor's %s returned a %s instead of %s", method, type(changed_value).__name__, description
+            )
     return value
 
 

@@ -18,8 +18,8 @@ from kavka.client.errors import ClientClosed, KafkaTimeout
 
 T = TypeVar("T")
 
-EXIT_TIMEOUT = 5.0
-"""Seconds in total to close all open clients when the interpreter exits."""
+EXIT_TIMEOUT_S = 5.0
+"""Timeout in seconds for closing all open clients when the interpreter exits."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -36,11 +36,11 @@ class IoThread:
 
     `close(timeout)` is the coroutine function that closes the client. If it is passed, a client
     that is dropped (`abandon`) is closed in the background, and a client that is open when the
-    interpreter exits is closed within `EXIT_TIMEOUT`. This object must not refer to the blocking
-    client, which otherwise could not be garbage collected.
+    interpreter exits is closed within `EXIT_TIMEOUT_S` seconds. This object must not refer to the
+    blocking client, because the client could then not be garbage collected.
 
-    Calls are queued under the lock, and no call is queued after `stop`. The loop therefore runs or
-    cancels every queued call before it closes.
+    Calls are queued under the lock, and no call is queued after `stop`. The event loop therefore
+    runs or cancels every queued call before it closes.
 
     A forked child has the object but not the thread. Using the object there raises an error.
     """
@@ -68,7 +68,7 @@ class IoThread:
             with self._lock:
                 self._closed = True
             with contextlib.suppress(Exception):
-                loop.run_until_complete(_end_all_tasks())
+                loop.run_until_complete(_cancel_all_tasks())
                 loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
             _open.discard(self)
@@ -88,14 +88,15 @@ class IoThread:
         return not self._closed and not self.forked and self._thread.is_alive()
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback(*args)` on the loop, without waiting for it."""
+        """Run `callback(*args)` on the event loop, without waiting for it. Raises ClientClosed."""
         self.check()
         with self._lock:
             self.check()
             self.loop.call_soon_threadsafe(callback, *args)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop. Any other thread may wait for the future."""
+        """Start a coroutine on the event loop and return a future for its result. Any other thread
+        may wait for the future. Raises ClientClosed."""
         try:
             # In a forked child, a thread that does not exist there may hold the lock.
             self.check()
@@ -107,11 +108,13 @@ class IoThread:
             raise
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result. On a timeout or Ctrl-C the coroutine
-        is cancelled."""
+        """Run a coroutine on the event loop and return its result. On a timeout (KafkaTimeout) or
+        Ctrl-C the coroutine is cancelled."""
         if self.is_current:
             work.close()
-            raise RuntimeError("a blocking call in a callback would wait for the thread that it blocks")
+            raise RuntimeError(
+                "a callback cannot make a blocking call: the call would wait for the I/O thread, which it blocks"
+            )
         future = self.submit(work)
         try:
             return future.result(timeout)
@@ -120,7 +123,7 @@ class IoThread:
                 # The work itself raised a TimeoutError (KafkaTimeout is one).
                 return future.result()
             future.cancel()
-            raise KafkaTimeout(f"not done within {timeout} s") from None
+            raise KafkaTimeout(f"the call did not complete within {timeout:g} s") from None
         except concurrent.futures.CancelledError:
             self.check()
             raise
@@ -129,7 +132,8 @@ class IoThread:
             raise
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Cancel all tasks, stop the thread and wait for its end. May be called more than once."""
+        """Cancel all tasks, stop the thread, and wait up to `timeout` seconds for its end. May be
+        called more than once."""
         if self._closed:
             return
         if self.forked:
@@ -151,8 +155,8 @@ class IoThread:
     # --- clients that the application does not close
 
     def abandon(self, timeout: float | None = None) -> None:
-        """Close a client that was dropped, or is open at exit, in the background; then stop the
-        thread. Does not wait, so that a finalizer may call it."""
+        """Close a client that was dropped or is open at exit, then stop the thread. Runs in the
+        background, so that a finalizer may call it."""
         if self._close is None or self._closing or not self.alive:
             return
         self._closing = True
@@ -170,8 +174,8 @@ class IoThread:
         self._thread.join(timeout)
 
 
-async def _end_all_tasks() -> None:
-    """Cancel every task of the loop, including tasks that start meanwhile."""
+async def _cancel_all_tasks() -> None:
+    """Cancel every task of the event loop, including tasks that start during the cancellation."""
     current_task = asyncio.current_task()
     # Let every task start: a task that is cancelled before its start never runs its `finally`.
     await asyncio.sleep(0)
@@ -182,8 +186,8 @@ async def _end_all_tasks() -> None:
 
 
 def warn_unclosed(client: object, name: str) -> None:
-    """Warn that a client was dropped without `close()`. A finalizer calls this last, since it
-    raises if warnings are errors."""
+    """Warn that a client was dropped without `close()`. A finalizer calls this function last,
+    because it raises an exception if warnings are errors."""
     message = f"unclosed {type(client).__name__} {name}: call close(), or use `with`"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=client)
 
@@ -194,18 +198,18 @@ _open: set[IoThread] = set()
 
 def _close_at_exit() -> None:
     threads = [thread for thread in list(_open) if thread.alive]
-    left_open = [thread.name for thread in threads if not thread._closing]
-    deadline = monotonic() + EXIT_TIMEOUT
+    unclosed_names = [thread.name for thread in threads if not thread._closing]
+    deadline = monotonic() + EXIT_TIMEOUT_S
     for thread in threads:
-        # The remaining time is for closing the connections.
-        thread.abandon(EXIT_TIMEOUT * 0.8)
+        # The rest of the timeout is for closing the connections.
+        thread.abandon(EXIT_TIMEOUT_S * 0.8)
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
     for thread in threads:
-        # Cancel clients that exceed the time; they log the records that were not sent.
+        # Cancel clients that exceed the timeout. They log the records that were not sent.
         thread.stop(timeout=0.5)
-    for name in left_open:
-        # This raises if warnings are errors.
+    for name in unclosed_names:
+        # This raises an exception if warnings are errors.
         message = f"client {name} is still open at exit: call close(), or use `with`"
         warnings.warn(message, ResourceWarning, stacklevel=1)
 

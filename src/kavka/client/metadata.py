@@ -59,8 +59,8 @@ def error_code(code: int) -> ErrorCode:
 
 def topic_metadata(topic: MetadataResponseTopic, previous: TopicMetadata | None = None) -> TopicMetadata:
     """Convert a topic of a Metadata response. If a partition in `previous` has a higher leader
-    epoch, the response came from a broker with older metadata, and the partition is kept, unless
-    the topic was recreated."""
+    epoch, the broker that responded has older metadata, and the partition of `previous` is kept,
+    unless the topic was recreated."""
     name = topic.name or ""
     previous_partitions: dict[int, PartitionMetadata] = {}
     if previous is not None and previous.topic_id == topic.topic_id:

@@ -3,8 +3,8 @@
 A serializer is an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a
 function of the value. A deserializer is an object with `deserialize(topic, data)` or
 `deserialize(topic, data, headers)`, or a function of the bytes. None is not converted: it is a null
-key or a tombstone. A setting is such an object, its class, or the Java name of a serializer of
-Kafka.
+key or a tombstone. A setting is such an object or function, its class, or the Java name of a
+serializer of Kafka.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StringSerializer:
                 try:
                     "".encode(encoding)
                 except LookupError:
-                    raise ConfigError(f"{name}.encoding", f"there is no encoding {encoding}") from None
+                    raise ConfigError(f"{name}.encoding", f"unknown encoding {encoding}") from None
                 self.encoding = encoding
                 return
 
@@ -175,8 +175,9 @@ class JsonSerializer:
 
 
 class AutoSerializer:
-    """The default serializer. The value's type decides: text as UTF-8, integers as LongSerializer,
-    floats as DoubleSerializer, UUIDs as text, lists and mappings as JSON, bytes unchanged."""
+    """The default serializer. It serializes by type: text as UTF-8, booleans as one byte, integers
+    like LongSerializer, floats like DoubleSerializer, UUIDs as text, dicts, lists and tuples as
+    JSON, and bytes unchanged."""
 
     def serialize(self, topic: str, value: Any) -> Data | None:
         if value is None or isinstance(value, (bytes, bytearray, memoryview)):
@@ -247,7 +248,7 @@ Convert: TypeAlias = Callable[[str, Any, Any], Any]
 
 def make_serializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
     """Return the object that `key.serializer` or `value.serializer` names, and its function. Both
-    are None if it is not set; `AutoSerializer` then serializes values that are not bytes."""
+    are None if the setting is not set; the producer then uses `AutoSerializer`."""
     if value is None:
         return None, None
     serializer = classes.make(name, value, SERIALIZERS, "a serializer", configs, name.startswith("key"))
@@ -256,7 +257,7 @@ def make_serializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[
 
 def make_deserializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
     """Return the object that `key.deserializer` or `value.deserializer` names, and its function.
-    The function is None if bytes are returned unchanged."""
+    The function is None if the bytes are not converted."""
     if value is None:
         return None, None
     deserializer = classes.make(name, value, DESERIALIZERS, "a deserializer", configs, name.startswith("key"))

@@ -1,4 +1,4 @@
-"""Serializers of Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install
+"""Serializers for Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install
 kavka[serializers]`)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kavka.common.config import INT, AtLeast, ConfigError, ConfigKey
 _DEPTH = ConfigKey("avro.max.depth", INT, avro_bounds.MAX_DEPTH, "Largest depth of nested Avro data.", AtLeast(1))
 
 
-def _parsed(name: str, schema: Any) -> Any:
+def _parse_schema(name: str, schema: Any) -> Any:
     if schema is None:
         return None
     try:
@@ -28,12 +28,12 @@ def _parsed(name: str, schema: Any) -> Any:
         avro_bounds.check_schema(schema, avro_bounds.MAX_DEPTH)
         return fastavro.parse_schema(schema)
     except Exception as error:
-        raise ConfigError(name, f"this is not an Avro schema: {str(error) or type(error).__name__}") from error
+        raise ConfigError(name, f"invalid Avro schema: {str(error) or type(error).__name__}") from error
 
 
 class AvroSerializer:
-    """Values of one Avro schema, as binary data without the schema. A reader with a different
-    schema also needs the writer's: `AvroSerializer(reader, writer_schema=writer)`.
+    """Serializes values of one Avro schema as binary data without the schema. A reader with a
+    different schema also needs the writer's schema: `AvroSerializer(reader, writer_schema=writer)`.
 
     Settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Data
     with more than `max_depth` (`avro.max.depth`) nested levels is rejected.
@@ -42,9 +42,9 @@ class AvroSerializer:
     def __init__(
         self, schema: Any = None, *, writer_schema: Any = None, max_depth: int = avro_bounds.MAX_DEPTH
     ) -> None:
-        self._schema = _parsed("avro.schema", schema)
-        self._writer = _parsed("avro.writer.schema", writer_schema) if writer_schema is not None else self._schema
-        self._bound(max_depth)
+        self._schema = _parse_schema("avro.schema", schema)
+        self._writer = _parse_schema("avro.writer.schema", writer_schema) if writer_schema is not None else self._schema
+        self._set_bounds(max_depth)
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
         prefix = "key" if is_key else "value"
@@ -52,13 +52,13 @@ class AvroSerializer:
         if self._schema is None and schema is None:
             raise ConfigError("avro.schema", "is required by AvroSerializer")
         if schema is not None:
-            self._schema = self._writer = _parsed("avro.schema", schema)
+            self._schema = self._writer = _parse_schema("avro.schema", schema)
         if (writer := configs.get("avro.writer.schema")) is not None:
-            self._writer = _parsed("avro.writer.schema", writer)
+            self._writer = _parse_schema("avro.writer.schema", writer)
         depth = configs.get("avro.max.depth")
-        self._bound(self._max_depth if depth is None else _DEPTH.parse(str(depth)))
+        self._set_bounds(self._max_depth if depth is None else _DEPTH.parse(str(depth)))
 
-    def _bound(self, max_depth: int) -> None:
+    def _set_bounds(self, max_depth: int) -> None:
         self._max_depth = max_depth
         if self._schema is not None:
             self._can_nest = avro_bounds.DataBounds(self._schema).contains_itself
@@ -75,7 +75,7 @@ class AvroSerializer:
                 avro_bounds.check_value(value, self._max_depth)
             fastavro.schemaless_writer(out, self._schema, value)
         except Exception as error:
-            raise SerializationError(f"the value does not fit the schema: {error}") from error
+            raise SerializationError(f"the value does not match the Avro schema: {error}") from error
         return out.getvalue()
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
@@ -87,11 +87,12 @@ class AvroSerializer:
             self._bounds.check(data)
             return fastavro.schemaless_reader(io.BytesIO(data), self._writer, self._schema)
         except Exception as error:
-            raise SerializationError(f"the data does not fit the schema: {error}") from error
+            raise SerializationError(f"the data does not match the Avro schema: {error}") from error
 
 
 class ProtobufSerializer:
-    """Messages of one Protobuf class. Setting: `protobuf.message` (the generated class)."""
+    """Serializes messages of one Protobuf class. Setting: `protobuf.message` (the generated
+    class)."""
 
     def __init__(self, message: Any = None) -> None:
         self._message = message

@@ -20,8 +20,8 @@ else:
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position of a partition: the offset of the next record to read, and metadata of
-    the application."""
+    """A committed offset of a partition: the offset of the next record to read, and metadata of the
+    application."""
 
     offset: int
     metadata: str = ""
@@ -38,9 +38,9 @@ class OffsetAndTimestamp(NamedTuple):
 
 class PreparedTransaction(NamedTuple):
     """The handle of a prepared transaction. `Producer.prepare_transaction` returns it, and
-    `Admin.end_transactions` uses it, in any process, to commit or abort the transaction. If it is
-    the first transaction of the producer, no later transaction of the transactional id has the same
-    producer id and epoch."""
+    `Admin.end_transactions` uses it, in any process, to commit or abort the transaction. If the
+    transaction is the first transaction of the producer, no later transaction of the transactional
+    id has the same producer id and epoch."""
 
     transactional_id: str
     producer_id: int
@@ -51,7 +51,7 @@ class PreparedTransaction(NamedTuple):
 
 class ConsumerGroupMetadata(NamedTuple):
     """The group member that commits offsets in a transaction; `Consumer.group_metadata()` returns
-    it. With a group id alone, a member that was removed from the group is not fenced."""
+    it. If only the group id is set, a member that was removed from the group is not fenced."""
 
     group_id: str
     generation_id: int = -1

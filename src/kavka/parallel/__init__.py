@@ -1,5 +1,5 @@
-"""Two patterns that process records with many threads. Both commit only processed records, so that
-a crash loses none.
+"""Two patterns that process records with many threads. Both commit only the offsets of processed
+records, so that a crash loses no record.
 
 `ConsumerThreads` has a consumer in every thread, which processes the records of its partitions in
 order. It is the simpler pattern. More threads than partitions have no effect.
@@ -18,7 +18,7 @@ depend on the number of partitions.
 `on_error(record, error)` is called. The result True marks the record as processed, for example
 after sending it to a dead letter topic. Any other result stops all threads, and `run` raises
 HandlerFailed. An offset is committed when all records before it are processed. After a crash or an
-error, some records are processed again, and none is skipped.
+error, some records are processed again, and no record is skipped.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ OnError = Callable[[ConsumerRecord, BaseException], object]
 
 
 class HandlerFailed(RuntimeError):
-    """The handler failed for `record`; `__cause__` is its error. Neither the record nor later
-    records of its partition are committed."""
+    """The handler failed for `record`. `__cause__` is the error of the handler. The offset of the
+    record, and later offsets of its partition, are not committed."""
 
     def __init__(self, record: ConsumerRecord) -> None:
         super().__init__(f"{record.topic}-{record.partition} at offset {record.offset} could not be processed")
@@ -47,8 +47,8 @@ class Handling:
         self.stopping = threading.Event()
 
     def handle(self, record: ConsumerRecord) -> bool:
-        """Process a record. Returns False if a stop interrupted its retries. Raises
-        HandlerFailed."""
+        """Process a record. Returns False if `stop` interrupted the retries. Raises HandlerFailed
+        if the last retry failed and `on_error` does not mark the record as processed."""
         attempt = 0
         while True:
             try:
@@ -57,25 +57,25 @@ class Handling:
             except Exception as error:
                 attempt += 1
                 if attempt > self._retries:
-                    self.decide(record, error)
+                    self.handle_failure(record, error)
                     return True
                 partition = f"{record.topic}-{record.partition}"
                 logger.info("Attempt %s for %s offset %s failed: %r", attempt, partition, record.offset, error)
                 if self.stopping.wait(self._backoff * 2 ** (attempt - 1)):
                     return False
 
-    def decide(self, record: ConsumerRecord, error: Exception) -> None:
-        """Raise HandlerFailed unless `on_error` marks the record as processed."""
+    def handle_failure(self, record: ConsumerRecord, error: Exception) -> None:
+        """Call `on_error`. Raises HandlerFailed unless it marks the record as processed."""
         if self._on_error is not None and self._on_error(record, error) is True:
             return
         raise HandlerFailed(record) from error
 
     def skip_invalid(self, consumer: Consumer, error: RecordDeserializationError) -> tuple[TopicPartition, int]:
-        """Skip a record that cannot be deserialized, if `on_error` allows it. Returns the partition
-        and its new position."""
+        """Skip a record that cannot be deserialized, if `on_error` marks it as processed. Returns
+        the partition and its new position. Raises HandlerFailed otherwise."""
         tp = error.topic_partition
         record = ConsumerRecord(tp.topic, tp.partition, error.offset, error.key, error.value, headers=error.headers)
-        self.decide(record, error)
+        self.handle_failure(record, error)
         consumer.seek(tp, error.offset + 1)
         return tp, error.offset + 1
 
@@ -84,8 +84,8 @@ class Runner(ABC):
     """The interface of both patterns: start, join, stop, and a context manager that stops the
     threads when it exits.
 
-    The exit raises the error that stopped the threads, unless `run` or `join` has raised it. It
-    raises KafkaTimeout if a handler does not return."""
+    The exit raises the error that stopped the threads, unless `run` or `join` has already raised
+    it. It raises KafkaTimeout if a handler does not return within STOP_TIMEOUT_S."""
 
     _started = False
     _error: BaseException | None = None
@@ -96,12 +96,13 @@ class Runner(ABC):
 
     @abstractmethod
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for all threads. Returns False on a timeout; raises the error that stopped them."""
+        """Wait for the threads. Returns False after `timeout` seconds. Raises the error that
+        stopped the threads."""
 
     @abstractmethod
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, complete the records in progress, and commit. Returns False on a
-        timeout."""
+        """Start no more records, wait for the records in progress, and commit. Returns False after
+        `timeout` seconds."""
 
     def start(self) -> Self:
         if not self._started:
@@ -129,11 +130,11 @@ class Runner(ABC):
         if kind is not None:
             # The error that leaves the block takes precedence.
             if not is_stopped:
-                logger.error("A handler is still running %g s after the stop", STOP_TIMEOUT_S)
+                logger.error("A handler is still running %g s after stop() was called", STOP_TIMEOUT_S)
             if self._error is not None and not self._is_reported:
-                logger.error("The threads had stopped with an error: %r", self._error)
+                logger.error("The threads were stopped by an error: %r", self._error)
         elif not is_stopped:
-            raise KafkaTimeout(f"a handler is still running {STOP_TIMEOUT_S:g} s after the stop")
+            raise KafkaTimeout(f"a handler is still running {STOP_TIMEOUT_S:g} s after stop() was called")
         elif not self._is_reported:
             self._report()
 
@@ -145,12 +146,13 @@ class Runner(ABC):
 
 
 def consumer_settings(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a consumer without automatic commits."""
+    """Return the settings of a consumer without automatic commits. Raises ConfigError if
+    enable.auto.commit is set or group.id is missing."""
     settings = dict(config or {}) | {name.replace("_", "."): value for name, value in keywords.items()}
     if settings.get("enable.auto.commit") not in (None, False, "false", "False"):
-        raise ConfigError("enable.auto.commit", "must be off: processed records are committed, not polled ones")
+        raise ConfigError("enable.auto.commit", "must be false: offsets are committed after the records were processed")
     if not settings.get("group.id"):
-        raise ConfigError("group.id", "is required: offsets are committed for a group")
+        raise ConfigError("group.id", "is required to commit offsets")
     return {**settings, "enable.auto.commit": False}
 
 

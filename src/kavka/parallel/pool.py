@@ -4,7 +4,7 @@ The polling thread owns the consumer and the progress of partitions: it submits 
 offsets, and gives up partitions. Workers take records from one queue. The records with the same key
 (or of the same partition) form a sequence. At most one record of a sequence is in progress; later
 records wait in the queue of the sequence. The worker that completes a record takes the next record
-of its sequence, so they are processed in order.
+of its sequence, so the records of a sequence are processed in order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kavka.parallel.progress import Progress, Ticket
 logger = logging.getLogger(__name__)
 
 KEY, PARTITION, NONE = "key", "partition", "none"
-_POLL_TIMEOUT = 0.2
-_POLL_TIMEOUT_WHEN_FULL = 0.02
+_POLL_TIMEOUT_S = 0.2
+_POLL_TIMEOUT_WHEN_FULL_S = 0.02
 
 Work = tuple[Any, ConsumerRecord, Ticket]
 
@@ -37,11 +37,12 @@ Work = tuple[Any, ConsumerRecord, Ticket]
 class HandlerPool(Runner):
     """One consumer, and workers that process its records. `order` is `key`, `partition` or `none`.
     With `key`, the records of a partition with the same key are processed in order, and records
-    without a key in any order. With `max_waiting` unprocessed records, reading pauses until half of
-    them are processed.
+    without a key in any order. At `max_waiting` unprocessed records, the pool pauses reading until
+    half of them are processed.
 
-    When partitions are revoked, the pool waits up to `revoke_timeout` seconds for their records in
-    progress and the records before them. The next owner processes the remaining records.
+    When partitions are revoked, the pool waits up to `revoke_timeout` seconds for the records in
+    progress and the records before them. The next owner of a partition processes its remaining
+    records.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class HandlerPool(Runner):
         return self._poller, *self._workers
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the polling thread. Returns False on a timeout. Raises the error that stopped
-        it."""
+        """Wait for the polling thread. Returns False after `timeout` seconds. Raises the error that
+        stopped the pool."""
         self._poller.join(timeout)
         if self._poller.is_alive():
             return False
@@ -109,8 +110,8 @@ class HandlerPool(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, complete the records in progress, and commit. Returns False on a
-        timeout."""
+        """Start no more records, wait for the records in progress, and commit. Returns False after
+        `timeout` seconds."""
         self._stopping.set()
         self._consumer.wakeup()
         if not self._started:
@@ -122,7 +123,7 @@ class HandlerPool(Runner):
 
     @property
     def waiting(self) -> int:
-        """The number of records that were read but not processed."""
+        """The number of records that were read and are not processed yet."""
         return self._waiting
 
     # --- the polling thread
@@ -133,7 +134,7 @@ class HandlerPool(Runner):
         try:
             while not self._stopping.is_set():
                 is_full = self._pause_if_full(is_full)
-                self._read(_POLL_TIMEOUT_WHEN_FULL if is_full else _POLL_TIMEOUT)
+                self._read(_POLL_TIMEOUT_WHEN_FULL_S if is_full else _POLL_TIMEOUT_S)
                 if time.monotonic() >= next_commit:
                     self._commit(self._progress)
                     next_commit = time.monotonic() + self._commit_interval
@@ -142,8 +143,8 @@ class HandlerPool(Runner):
         self._finish()
 
     def _pause_if_full(self, is_full: bool) -> bool:
-        """Pause all partitions while too many records wait. Polls continue, so that the consumer
-        stays in the group."""
+        """Pause all partitions while too many records are unprocessed. Polls continue, so that the
+        consumer stays in the group. Returns whether the partitions are paused."""
         if not is_full and self._waiting >= self._max_waiting:
             self._consumer.pause(self._consumer.assignment())
             return True
@@ -162,13 +163,13 @@ class HandlerPool(Runner):
             return
         except RecordDeserializationError as error:
             tp, offset = self._handling.skip_invalid(self._consumer, error)
-            self._progress.setdefault(tp, Progress()).passed(offset)
+            self._progress.setdefault(tp, Progress()).advance(offset)
             return
         for tp, partition_records in records.by_partition().items():
             progress = self._progress.setdefault(tp, Progress())
             for record in partition_records:
                 self._submit(record, progress.begin(record.offset))
-            progress.passed(records.next_offsets[tp].offset)
+            progress.advance(records.next_offsets[tp].offset)
 
     def _submit(self, record: ConsumerRecord, ticket: Ticket) -> None:
         sequence = self._sequence_of(record)
@@ -196,16 +197,19 @@ class HandlerPool(Runner):
             try:
                 self._consumer.commit_sync(offsets)
             except Wakeup:
-                # A stop or a failed worker has called `wakeup`, perhaps several times.
+                # `stop` or a failed worker has called `wakeup`, perhaps several times.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
-                logger.info("Offsets were not committed and will be retried, or records processed again: %s", error)
+                logger.info(
+                    "Offsets were not committed; the commit is retried or the records are processed again: %s",
+                    error,
+                )
                 return
             except KafkaError as error:
                 logger.warning("Offsets were not committed: %s", error)
                 return
             for tp, offset in offsets.items():
-                self._progress[tp].committed(offset)
+                self._progress[tp].mark_committed(offset)
             return
 
     def _finish(self) -> None:
@@ -221,7 +225,7 @@ class HandlerPool(Runner):
 
     def _drain(self, progress_list: list[Progress], timeout: float | None) -> bool:
         """Start no more records of these partitions, and wait for the records in progress and the
-        records before them. Returns False on a timeout."""
+        records before them. Returns False after `timeout` seconds."""
         with self._lock:
             for progress in progress_list:
                 progress.close()
@@ -237,7 +241,8 @@ class HandlerPool(Runner):
 
     def _is_drained(self, progress_list: list[Progress]) -> bool:
         if self._error is not None:
-            # No record starts after an error, so records before a started one may not be processed.
+            # No record starts after an error, so the records before a started record may never be
+            # processed.
             return not any(progress.is_running for progress in progress_list)
         return all(progress.is_drained for progress in progress_list)
 
@@ -253,7 +258,7 @@ class HandlerPool(Runner):
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         revoked = [self._progress[tp] for tp in partitions if tp in self._progress]
         if not self._drain(revoked, self._revoke_timeout):
-            logger.warning("Partitions were revoked while their records are being processed: %s", sorted(partitions))
+            logger.warning("Partitions were revoked while their records were being processed: %s", sorted(partitions))
         self._commit(partitions)
         for tp in partitions:
             self._progress.pop(tp, None)
@@ -280,14 +285,14 @@ class HandlerPool(Runner):
             if ticket.offset > ticket.progress.limit or self._error is not None:
                 return
             ticket.started = True
-        done = False
+        is_processed = False
         try:
-            done = self._handling.handle(record)
+            is_processed = self._handling.handle(record)
         except BaseException as error:
             self._fail(error)
         with self._lock:
-            ticket.done = ticket.started = done
-            if not done:
+            ticket.done = ticket.started = is_processed
+            if not is_processed:
                 # A stop interrupted the record. Records before it may still complete.
                 ticket.progress.limit = min(ticket.progress.limit, ticket.offset - 1)
         self._changed.set()
@@ -305,7 +310,7 @@ class HandlerPool(Runner):
 
 
 def _sequence_key(key: Any) -> Any:
-    """The key, or its representation if a deserializer returned a key that is not hashable."""
+    """Return the key, or its `repr` if a deserializer returned a key that is not hashable."""
     try:
         hash(key)
     except TypeError:

@@ -17,11 +17,12 @@ from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, R
 
 logger = logging.getLogger(__name__)
 
-_POLL_TIMEOUT = 0.5
+_POLL_TIMEOUT_S = 0.5
 
 
 class ConsumerThreads(Runner):
-    """Consumers of one group. Each runs in a separate thread that polls, processes and commits.
+    """Consumers of one group. Each consumer runs in a separate thread that polls, processes and
+    commits.
 
     Offsets of processed records are committed every `commit_interval` seconds, when partitions are
     revoked, and at the end. `handler` and `on_error` run in all threads and must be thread-safe.
@@ -60,7 +61,8 @@ class ConsumerThreads(Runner):
         return self._threads
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for all threads. Returns False on a timeout. Raises the error that stopped them."""
+        """Wait for all threads. Returns False after `timeout` seconds. Raises the error that
+        stopped the threads."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -70,8 +72,8 @@ class ConsumerThreads(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, complete the records in progress, and commit. Returns False on a
-        timeout."""
+        """Start no more records, wait for the records in progress, and commit. Returns False after
+        `timeout` seconds."""
         self._stopping.set()
         with self._lock:
             for consumer in self._consumers:
@@ -92,8 +94,8 @@ class ConsumerThreads(Runner):
                 try:
                     _Loop(self, consumer).run()
                 except BaseException as error:
-                    # Stop all threads before this consumer leaves the group, since another consumer
-                    # would process the failed record.
+                    # Stop all threads before this consumer leaves the group. Otherwise another
+                    # consumer would process the failed record.
                     self._stop_all(error)
                     raise
                 finally:
@@ -129,7 +131,7 @@ class _Loop:
         try:
             while not self._handling.stopping.is_set():
                 try:
-                    records = self._consumer.poll(_POLL_TIMEOUT)
+                    records = self._consumer.poll(_POLL_TIMEOUT_S)
                 except Wakeup:
                     continue
                 except RecordDeserializationError as error:
@@ -157,7 +159,7 @@ class _Loop:
                 self._consumer.commit_sync(pending)
                 break
             except Wakeup:
-                # Each stop calls `wakeup`.
+                # Each call of `stop` calls `wakeup`.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
                 logger.info("Offsets were not committed; other members will process the records again: %s", error)
@@ -172,7 +174,8 @@ class _Loop:
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         self._commit({tp: offset for tp, offset in self._processed.items() if tp in partitions})
-        # Forget the offsets even if the commit failed: the next owner may be past them.
+        # Discard the offsets even if the commit failed: the next owner may have committed later
+        # ones.
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:

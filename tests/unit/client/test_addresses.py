@@ -177,12 +177,12 @@ def test_failed_addresses_are_last_until_they_succeed(monkeypatch: pytest.Monkey
         async def order() -> list[int]:
             return [address.sockaddr[1] for address in await addresses.resolve("many", 9092)]
 
-        addresses.failed("many", 9092, Address(V4, ("127.0.0.1", 1)))
+        addresses.mark_failed("many", 9092, Address(V4, ("127.0.0.1", 1)))
         assert await order() == [2, 3, 1]
         await asyncio.sleep(0.001)
-        addresses.failed("many", 9092, Address(V4, ("127.0.0.1", 2)))
+        addresses.mark_failed("many", 9092, Address(V4, ("127.0.0.1", 2)))
         assert await order() == [3, 1, 2]
-        addresses.reached("many", 9092, Address(V4, ("127.0.0.1", 1)))
+        addresses.mark_reached("many", 9092, Address(V4, ("127.0.0.1", 1)))
         assert await order() == [1, 3, 2]
         # An address that the name no longer has is forgotten.
         name_of(monkeypatch, 1, 3)

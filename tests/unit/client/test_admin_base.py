@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kavka.client.admin.aio import Admin
-from kavka.client.admin.base import AdminBase, AdminError, gather, listed
+from kavka.client.admin.base import AdminBase, AdminError, as_list, gather
 from kavka.client.admin_config import admin_config
 from kavka.client.errors import Disconnected, KafkaTimeout
 from kavka.common.errors import ErrorCode, KafkaError
@@ -111,8 +111,8 @@ def test_failed_broker_fails_only_its_keys() -> None:
 
 def test_helpers_group_and_list_keys() -> None:
     assert by_topic([TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 2)]) == {"a": [1, 2], "b": [0]}
-    assert listed("abc", str) == ["abc"]
-    assert listed(["abc", "d"], str) == ["abc", "d"]
+    assert as_list("abc", str) == ["abc"]
+    assert as_list(["abc", "d"], str) == ["abc", "d"]
 
 
 @pytest.mark.parametrize("call", ["list_groups", "list_transactions", "describe_log_dirs", "describe_api_versions"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kavka import Admin, Consumer, Producer
-from kavka.client.connection import BUFFER_SIZE, FIRST_BODY, PIECE, Connection
+from kavka.client.connection import BUFFER_SIZE, INITIAL_BODY_SIZE, RECEIVE_PIECE_SIZE, Connection
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion
 from kavka.common.errors import ErrorCode
 from kavka.protocol.api_keys import ApiKey
@@ -137,19 +137,19 @@ def test_loop_wakes_for_pieces_of_a_large_response() -> None:
     async def work() -> None:
         connection, _ = connected()
         connection._socket = sock = Socket()
-        records = bytes(5 * PIECE // 2)
+        records = bytes(5 * RECEIVE_PIECE_SIZE // 2)
         topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
         data = frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic])) + coordinator(2, 7)
         first = connection.send(FetchRequest(), timeout=5)
         second = connection.send(FindCoordinatorRequest(), timeout=5)
         while data:
-            assert sock.wake_at[-1] <= min(PIECE, len(data))
+            assert sock.wake_at[-1] <= min(RECEIVE_PIECE_SIZE, len(data))
             size = max(sock.wake_at[-1], 20_000)
             feed(connection, data[:size])
             data = data[size:]
         assert len((await first).responses[0].partitions[0].records) == len(records)
         assert (await second).node_id == 7
-        assert PIECE in sock.wake_at
+        assert RECEIVE_PIECE_SIZE in sock.wake_at
         assert sock.wake_at[-1] == 1
 
     asyncio.run(work())
@@ -331,11 +331,11 @@ def peak_of(work: Callable[[], None]) -> int:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "this looks like an SSH port"),
         (b"220 mail ESMTP\r\n", "it begins with the text '220 '"),
         # The SETTINGS frame of HTTP/2.
-        (bytes.fromhex("000012040000000000"), "a response to request 0 instead of 1"),
-        (struct.pack(">i", -5), "a response of -5 bytes"),
-        (struct.pack(">i", 3), "a response of 3 bytes"),
-        (struct.pack(">i", 2_000_000), "a response of 2000000 bytes"),
-        (struct.pack(">ii", 900_000, 2), "a response to request 2 instead of 1"),
+        (bytes.fromhex("000012040000000000"), "a response has correlation id 0 instead of 1"),
+        (struct.pack(">i", -5), "a response has the invalid length -5"),
+        (struct.pack(">i", 3), "a response has the invalid length 3"),
+        (struct.pack(">i", 2_000_000), "a response has the invalid length 2000000"),
+        (struct.pack(">ii", 900_000, 2), "a response has correlation id 2 instead of 1"),
     ],
 )
 def test_peer_of_another_protocol_is_recognized_by_its_first_bytes(data: bytes, message: str) -> None:
@@ -360,7 +360,7 @@ def test_length_without_data_allocates_little_memory(api: Any) -> None:
         connection, _ = connected()
         future = connection.send(api(), timeout=60)
         peak = peak_of(lambda: feed(connection, struct.pack(">ii", 0x7FFFFFFF, 1) + bytes(1000)))
-        assert peak < FIRST_BODY + 1_000_000
+        assert peak < INITIAL_BODY_SIZE + 1_000_000
         if api is FetchRequest:
             assert not connection.closed
             connection.close()
@@ -372,7 +372,7 @@ def test_length_without_data_allocates_little_memory(api: Any) -> None:
 
 @pytest.mark.parametrize("chunk", [5, 100_000, 1 << 30])
 def test_response_larger_than_the_first_allocation_is_received(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kavka.client.connection.FIRST_BODY", 70_000)
+    monkeypatch.setattr("kavka.client.connection.INITIAL_BODY_SIZE", 70_000)
 
     async def work() -> None:
         connection, _ = connected()

@@ -365,7 +365,7 @@ def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.Monke
         cluster.on_connected(notified.append)
         with pytest.raises(Disconnected):
             await cluster.connection(1)
-        assert cluster.unreachable(1)
+        assert cluster.is_unreachable(1)
         with pytest.raises(KafkaTimeout):
             await cluster.connection(1, timeout=0.05)
         assert notified == [1]
@@ -380,7 +380,7 @@ def test_unused_topic_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        cluster._topic_idle = 0.0
+        cluster._max_topic_idle = 0.0
         await asyncio.sleep(0.01)
         cluster._forget_idle_topics()
         assert not cluster.topics

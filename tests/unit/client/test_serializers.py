@@ -93,7 +93,7 @@ def test_string_encoding_is_configurable() -> None:
     )
     assert convert is not None
     assert convert("t", "ä", None) == b"\xe4"
-    with pytest.raises(ConfigError, match="no encoding"):
+    with pytest.raises(ConfigError, match="unknown encoding"):
         s.make_serializer("key.serializer", s.StringSerializer, {"serializer.encoding": "klingon"})
     assert serializer.encoding == "latin-1"
 

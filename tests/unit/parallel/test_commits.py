@@ -1,4 +1,4 @@
-"""Commits of both patterns, with a fake consumer."""
+"""Offset commits of ConsumerThreads and HandlerPool, with a fake consumer."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def test_pool_commits_despite_wakeups(pool: HandlerPool) -> None:
     consumer = FakeConsumer(*(Wakeup("a worker failed") for _ in range(3)))
     pool._consumer = consumer  # type: ignore[assignment]
     progress = pool._progress[TP("t", 0)] = Progress()
-    progress.passed(5)
+    progress.advance(5)
     pool._commit(pool._progress)
     assert consumer.committed == [{TP("t", 0): 5}]

@@ -26,7 +26,7 @@ def test_first_unfinished_record_limits_the_offset() -> None:
 def test_position_after_the_last_record_is_committed_when_all_are_done() -> None:
     progress = Progress()
     ticket = progress.begin(3)
-    progress.passed(7)
+    progress.advance(7)
     assert progress.offset == 3
     ticket.done = True
     assert progress.offset == 7
@@ -36,7 +36,7 @@ def test_committed_offset_is_not_committed_again() -> None:
     progress = Progress()
     progress.begin(0).done = True
     assert progress.to_commit() == 1
-    progress.committed(1)
+    progress.mark_committed(1)
     assert progress.to_commit() is None
 
 

@@ -25,7 +25,7 @@ class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
         async with Admin(bootstrap_servers="localhost:9092") as admin:
             await admin.create_topics([NewTopic("orders", 3)])
 
-    A call for several items returns a result for each item. If some items fail, it raises
+    A call for several items returns a result for each item. If some items fail, the call raises
     AdminError with the `results` of the other items and the `errors`. `timeout` is in seconds;
     without it, `default.api.timeout.ms` applies.
     """

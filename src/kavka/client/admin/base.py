@@ -1,4 +1,4 @@
-"""The base of the admin client: choosing the broker of a request, retries, and reports of partial
+"""The base class of the admin client: chooses the broker of a request, retries, and reports partial
 failures."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
 
-# Errors to retry, perhaps with another broker.
+# Errors after which a request is retried, perhaps with another broker.
 RETRIABLE = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
@@ -41,14 +41,14 @@ RETRIABLE = frozenset(
     }
 )
 
-FIRST_WITH_OPERATIONS = 8
+MIN_AUTHORIZED_OPERATIONS_VERSION = 8
 
 # Results and errors of one attempt, by key. A key in neither is retried.
 Outcome = tuple[Mapping[K, V], Mapping[K, KafkaError]]
 
 
 def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[TopicPartition, V]:
-    """`value(partition)`, or the error, of each partition in the topics of a response."""
+    """Return `value(partition)`, or the error, of each partition in the topics of a response."""
     results: dict[TopicPartition, V] = {}
     errors: dict[TopicPartition, KafkaError] = {}
     for topic in topics:
@@ -62,15 +62,15 @@ def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[To
 
 
 def by_key(items: Sequence[Any], key: Callable[[Any], K], value: Callable[[Any], V]) -> Outcome[K, V]:
-    """`value(item)`, or the error, of each item of a response, by `key(item)`."""
+    """Return `value(item)`, or the error, of each item of a response, by `key(item)`."""
     results = {key(item): value(item) for item in items if not item.error_code}
     failed = [item for item in items if item.error_code]
     return results, {key(item): error_of(item.error_code, getattr(item, "error_message", None)) for item in failed}
 
 
 class AdminError(KafkaError):
-    """Some items of a call failed. `errors` has the errors of these items by key, `results` the
-    results of the other items. The code is that of the first error."""
+    """Some items of a call failed. `errors` has the errors of these items by key, and `results` has
+    the results of the other items. The error code is the code of the first error."""
 
     def __init__(self, errors: Mapping[Any, KafkaError], results: Mapping[Any, Any]) -> None:
         self.errors = dict(errors)
@@ -87,7 +87,7 @@ def _describe_key(key: Any) -> str:
 
 
 class AdminBase:
-    """Owns the connections to one cluster. Only the loop that ran `start` may call it."""
+    """Owns the connections to one cluster. Only the event loop that ran `start` may call it."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -124,8 +124,9 @@ class AdminBase:
         timeout: float | None,
         also_retriable: frozenset[ErrorCode] = frozenset(),
     ) -> dict[K, V]:
-        """Call `attempt` with the remaining keys until there are none, or until the timeout or the
-        number of retries is reached. Raises AdminError if a key failed."""
+        """Call `attempt` with the remaining keys until no key remains, or until the timeout or the
+        maximum number of retries is reached. Returns the results by key. Raises AdminError if a key
+        failed."""
         remaining = list(dict.fromkeys(keys))
         results: dict[K, V] = {}
         errors: dict[K, KafkaError] = {}
@@ -162,7 +163,7 @@ class AdminBase:
             if monotonic() + wait >= deadline:
                 for key in remaining:
                     cause = f": {retriable[key].message}" if key in retriable else ""
-                    errors[key] = KafkaTimeout(f"not done within {limit:g} s{cause}")
+                    errors[key] = KafkaTimeout(f"timed out after {limit:g} s{cause}")
                 break
             self.cluster.request_update()
             await asyncio.sleep(wait)
@@ -171,7 +172,8 @@ class AdminBase:
         return results
 
     async def _once(self, operation: str, attempt: Callable[[], Awaitable[V]], timeout: float | None) -> V:
-        """Like `_each`, for a call without items. Raises its error directly."""
+        """Like `_each`, for a call without items. Returns the result, or raises the error itself
+        instead of AdminError."""
 
         async def attempt_single(keys: list[str]) -> Outcome[str, V]:
             return {operation: await attempt()}, {}
@@ -187,8 +189,8 @@ class AdminBase:
         attempt: Callable[[list[int]], Awaitable[Outcome[int, V]]],
         timeout: float | None,
     ) -> dict[int, V]:
-        """Like `_each`, for these brokers, or for all brokers with None. The timeout includes the
-        lookup of the brokers."""
+        """Like `_each`, for these brokers, or for all brokers if `brokers` is None. The timeout
+        includes the lookup of the brokers."""
         limit = self._timeout if timeout is None else timeout
         deadline = monotonic() + limit
         if brokers is None:
@@ -210,11 +212,11 @@ class AdminBase:
         controller = self.cluster.controller_id
         if controller not in self.cluster.nodes:
             self.cluster.request_update()
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller now")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster currently has no controller")
         return controller
 
     async def _brokers(self) -> list[int]:
-        """The ids of all brokers."""
+        """Return the ids of all brokers."""
         if self.cluster.version == 0 or any(node_id < 0 for node_id in self.cluster.nodes):
             await self.cluster.wait_for_update(self.cluster.request_update(), self._request_timeout)
         return sorted(self.cluster.nodes)
@@ -222,17 +224,18 @@ class AdminBase:
     async def _metadata(
         self, topics: Iterable[MetadataRequestTopic] | None, include_operations: bool = False
     ) -> MetadataResponse:
-        """Request metadata from any broker. Creates no topic, except with version 3 or older."""
+        """Request metadata from any broker. Creates no topics, except with version 3 of the request
+        or older."""
         connection = await self.cluster.any_connection(timeout=self._request_timeout)
-        version = connection.version_of(MetadataRequest.API_KEY)
-        request = MetadataRequest(allow_auto_topic_creation=version < 4)
-        if include_operations and version >= FIRST_WITH_OPERATIONS:
+        api_version = connection.version_of(MetadataRequest.API_KEY)
+        request = MetadataRequest(allow_auto_topic_creation=api_version < 4)
+        if include_operations and api_version >= MIN_AUTHORIZED_OPERATIONS_VERSION:
             request.include_topic_authorized_operations = True
         if topics is None:
-            request.topics = [] if version == 0 else None
+            request.topics = [] if api_version == 0 else None
         else:
             request.topics = list(topics)
-        response: MetadataResponse = await connection.send(request, timeout=self._request_timeout, version=version)
+        response: MetadataResponse = await connection.send(request, timeout=self._request_timeout, version=api_version)
         for broker in response.brokers:
             self.cluster.add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
         return response
@@ -240,7 +243,7 @@ class AdminBase:
     async def _by_leader(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, KafkaError]]:
-        """The partitions by leader, and an error for each partition without a leader."""
+        """Return the partitions by leader, and an error for each partition without a leader."""
         names = sorted({tp.topic for tp in partitions})
         response = await self._metadata(MetadataRequestTopic(name=name) for name in names)
         leaders: dict[TopicPartition, int] = {}
@@ -254,7 +257,7 @@ class AdminBase:
         for tp in partitions:
             leader = leaders.get(tp)
             if leader is None:
-                errors.setdefault(tp, error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"))
+                errors.setdefault(tp, error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"))
             elif leader < 0:
                 errors[tp] = error_of(ErrorCode.LEADER_NOT_AVAILABLE)
             else:
@@ -310,7 +313,8 @@ async def gather(
     send: Callable[[T, list[K]], Awaitable[Outcome[K, V]]],
     errors: Mapping[K, KafkaError] | None = None,
 ) -> Outcome[K, V]:
-    """Call `send` for all groups of keys concurrently. If a call fails, all of its keys fail."""
+    """Call `send(target, keys)` for all targets concurrently, and merge the outcomes. If a call
+    fails, all its keys fail."""
 
     async def send_group(target: T, keys: list[K]) -> Outcome[K, V]:
         try:
@@ -326,9 +330,10 @@ async def gather(
     return results, failed
 
 
-def listed(values: Any, kinds: type | tuple[type, ...]) -> list[Any]:
-    """The values as a list. A single value of one of `kinds` becomes a list with one item."""
-    return [values] if isinstance(values, kinds) else list(values)
+def as_list(values: Any, types: type | tuple[type, ...]) -> list[Any]:
+    """Return the values as a list. A single value of one of `types` becomes a list with one
+    item."""
+    return [values] if isinstance(values, types) else list(values)
 
 
 def milliseconds(seconds: float) -> int:

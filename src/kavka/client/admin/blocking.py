@@ -93,12 +93,13 @@ class Admin:
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Create topics. A topic that is only a name has the broker's defaults. `validate_only`
-        checks the request and creates nothing."""
+        """Create topics and return their properties. A topic that is only a name gets the broker's
+        defaults. `validate_only` validates the request without creating topics."""
         return self._io.run(self._aio.create_topics(topics, validate_only=validate_only, timeout=timeout))
 
     def list_topics(self, list_internal: bool = False, *, timeout: float | None = None) -> dict[str, TopicListing]:
-        """All topics by name; internal topics only with `list_internal`."""
+        """Return all topics by name. Internal topics are included only if `list_internal` is
+        set."""
         return self._io.run(self._aio.list_topics(list_internal, timeout=timeout))
 
     def describe_topics(
@@ -131,8 +132,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Add partitions to topics. A number is the new total, which cannot be lower than the
-        current one."""
+        """Add partitions to topics. A number is the new total, which must be higher than the
+        current number of partitions."""
         self._io.run(self._aio.create_partitions(partitions, validate_only=validate_only, timeout=timeout))
 
     def describe_configs(
@@ -143,7 +144,7 @@ class Admin:
         include_documentation: bool = False,
         timeout: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """All settings of each resource, by name."""
+        """Return all settings of each resource, by name."""
         return self._io.run(
             self._aio.describe_configs(
                 resources,
@@ -177,27 +178,30 @@ class Admin:
     def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """The resources of these types (all types if empty) with dynamic settings."""
+        """Return the resources of these types that have dynamic settings. If `types` is empty,
+        returns resources of all types."""
         return self._io.run(self._aio.list_config_resources(types, timeout=timeout))
 
     def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
     ) -> list[GroupListing]:
-        """All groups of the cluster in these states and of these types; empty filters accept all.
-        Sends a request to every broker. The client also filters, because older brokers do not."""
+        """Return all groups of the cluster in these states and of these types. An empty filter
+        accepts all groups. Sends a request to every broker. The client also applies the filters,
+        because older brokers ignore them."""
         return self._io.run(self._aio.list_groups(states=states, types=types, timeout=timeout))
 
     def list_consumer_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
     ) -> list[GroupListing]:
-        """Consumer groups, and groups without members that only have committed offsets."""
+        """Return consumer groups, and groups that have committed offsets and never had a member."""
         return self._io.run(self._aio.list_consumer_groups(states=states, types=types, timeout=timeout))
 
     def describe_consumer_groups(
         self, groups: Iterable[str] | str, *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> dict[str, ConsumerGroupDescription]:
-        """The state of each group, and its members with their assignments. If a group does not
-        exist, its error is GROUP_ID_NOT_FOUND, or with an older broker its state is Dead."""
+        """Return the state of each group, and its members with their assignments. If a group does
+        not exist, its error is GROUP_ID_NOT_FOUND. An older broker returns the state Dead
+        instead."""
         return self._io.run(
             self._aio.describe_consumer_groups(
                 groups, include_authorized_operations=include_authorized_operations, timeout=timeout
@@ -209,7 +213,7 @@ class Admin:
     ) -> dict[str, ConsumerGroupDescription]:
         """Like `describe_consumer_groups`, but only for groups of the classic protocol. Their
         members are consumers, or other clients such as Connect workers. A group of another type is
-        treated as one that does not exist."""
+        treated like a group that does not exist."""
         return self._io.run(
             self._aio.describe_classic_groups(
                 groups, include_authorized_operations=include_authorized_operations, timeout=timeout
@@ -223,7 +227,7 @@ class Admin:
     def remove_members_from_consumer_group(
         self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove these members (all members with None) from a classic group."""
+        """Remove these members, or all members if `members` is None, from a classic group."""
         self._io.run(self._aio.remove_members_from_consumer_group(group, members, timeout=timeout))
 
     def list_consumer_group_offsets(
@@ -234,10 +238,10 @@ class Admin:
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of the group. Without `partitions`, returns all of them; otherwise
-        the value is None for a partition without a committed offset.
+        """Return the committed offsets of the group. Without `partitions`, returns all committed
+        offsets. With `partitions`, the value is None for a partition without a committed offset.
 
-        `require_stable` waits for offsets that are part of an open transaction.
+        If `require_stable` is set, waits for the end of transactions with pending offset commits.
         """
         return self._io.run(
             self._aio.list_consumer_group_offsets(group, partitions, require_stable=require_stable, timeout=timeout)
@@ -262,15 +266,15 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset that each spec selects. With read_committed, the latest offset is the last
-        stable offset."""
+        """Return the offset that each spec selects. With read_committed, the latest offset is the
+        last stable offset."""
         return self._io.run(self._aio.list_offsets(partitions, isolation_level=isolation_level, timeout=timeout))
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete all records before an offset; -1 is the high watermark. Returns the first
-        remaining offset of each partition."""
+        """Delete all records before the offset of each partition; -1 is the high watermark. Returns
+        the low watermark of each partition."""
         return self._io.run(self._aio.delete_records(offsets, timeout=timeout))
 
     def describe_log_dirs(
@@ -280,15 +284,15 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """By broker and path: the log directories with the replicas of these partitions (all
-        partitions with None) and their sizes."""
+        """Return the log directories of these brokers, by broker and path, with the replicas of
+        these partitions and their sizes. None means all brokers or all partitions."""
         return self._io.run(self._aio.describe_log_dirs(brokers, partitions, timeout=timeout))
 
     def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
     ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
-        """The log directory of each replica, and the directory that it is being moved to. Both are
-        None for a replica that the broker does not have."""
+        """Return the log directory of each replica, and the directory that the replica is being
+        moved to. Both are None for a replica that the broker does not have."""
         return self._io.run(self._aio.describe_replica_log_dirs(replicas, timeout=timeout))
 
     def alter_replica_log_dirs(
@@ -306,15 +310,15 @@ class Admin:
         )
 
     def describe_features(self, *, timeout: float | None = None) -> FeatureMetadata:
-        """The finalized feature versions of the cluster, and the versions that the responding
-        broker supports."""
+        """Return the finalized feature versions of the cluster, and the feature versions that the
+        responding broker supports."""
         return self._io.run(self._aio.describe_features(timeout=timeout))
 
     def describe_api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> dict[int, dict[int, ApiVersionRange]]:
-        """The versions of each request that these brokers (all brokers with None) support, by
-        broker and API key."""
+        """Return the API versions that these brokers support, by broker and API key. None means all
+        brokers."""
         return self._io.run(self._aio.describe_api_versions(brokers, timeout=timeout))
 
     def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
@@ -340,8 +344,8 @@ class Admin:
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The active producers of each partition with the start of their open transaction,
-        according to the leader or to the replica on `broker_id`."""
+        """Return the active producers of each partition and the start offset of their open
+        transaction. Reads the state of the leader, or of the replica on `broker_id`."""
         return self._io.run(self._aio.describe_producers(partitions, broker_id=broker_id, timeout=timeout))
 
     def list_transactions(
@@ -353,7 +357,8 @@ class Admin:
         pattern: str | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactions of all coordinators."""
+        """Return the transactions of all coordinators that match the filters. Raises AdminError
+        with UnsupportedVersion if a broker does not support a filter."""
         return self._io.run(
             self._aio.list_transactions(
                 states=states,
@@ -380,20 +385,22 @@ class Admin:
     ) -> None:
         """Commit or abort prepared transactions. Their producers may be in any process, or closed.
 
-        Repeating a commit or an abort has no effect. If the transaction ended differently, or its
-        transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
-        INVALID_PRODUCER_EPOCH. It is INVALID_PRODUCER_ID_MAPPING if the id has expired."""
+        Repeating a commit or an abort has no effect. If the transaction had the other outcome, or
+        its transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
+        INVALID_PRODUCER_EPOCH. If the transactional id has expired, the error is
+        INVALID_PRODUCER_ID_MAPPING."""
         self._io.run(self._aio.end_transactions(prepared, commit=commit, timeout=timeout))
 
     def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, tuple[int, int]]:
         """Fence the current producers with these transactional ids, and abort their open
-        transactions. Returns the new producer id and epoch of each."""
+        transactions. Returns the new producer id and epoch of each transactional id."""
         return self._io.run(self._aio.fence_producers(transactional_ids, timeout=timeout))
 
     def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open or prepared transaction of this id, and fence its producer."""
+        """Abort the open or prepared transaction of this transactional id, and fence its
+        producer."""
         self._io.run(self._aio.force_terminate_transaction(transactional_id, timeout=timeout))
 
     def elect_leaders(
@@ -403,9 +410,9 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders of these partitions, or of all partitions with None. PREFERRED elects the
-        preferred replica. UNCLEAN elects any live replica if a partition has no leader. The result
-        has an error for each partition without an election."""
+        """Elect leaders of these partitions, or of all partitions if `partitions` is None.
+        PREFERRED elects the preferred replica. UNCLEAN elects any live replica if a partition has
+        no leader. Returns, for each partition, None or the error if no leader was elected."""
         return self._io.run(self._aio.elect_leaders(election_type, partitions, timeout=timeout))
 
     def alter_partition_reassignments(
@@ -418,7 +425,8 @@ class Admin:
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The reassignments in progress of these partitions, or of all partitions with None."""
+        """Return the reassignments in progress of these partitions, or of all partitions if
+        `partitions` is None."""
         return self._io.run(self._aio.list_partition_reassignments(partitions, timeout=timeout))
 
     def plan_offset_reset(
@@ -439,8 +447,8 @@ class Admin:
         return self._io.run(self._aio.plan_offset_reset(group, way, partitions, value, timeout=timeout))
 
     def group_state(self, group: str, *, timeout: float | None = None) -> str:
-        """The state of the group. It is Dead if the group does not exist, with any broker
-        version."""
+        """Return the state of the group. With any broker version, the state is Dead if the group
+        does not exist."""
         return self._io.run(self._aio.group_state(group, timeout=timeout))
 
     def find_open_transactions(
@@ -451,8 +459,9 @@ class Admin:
         broker_id: int | None = None,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
-        """The open transactions in these partitions without a write for `older_than_ms`, and
-        whether they hang. Reads the state of the leaders, or of the replicas on `broker_id`."""
+        """Return the open transactions in these partitions whose last write is older than
+        `older_than_ms`, and whether they hang. Reads the state of the leaders, or of the replicas
+        on `broker_id`."""
         return self._io.run(
             self._aio.find_open_transactions(
                 partitions, older_than_ms=older_than_ms, broker_id=broker_id, timeout=timeout
@@ -462,8 +471,8 @@ class Admin:
     def find_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
     ) -> AbortTransactionSpec | None:
-        """The argument of `abort_transaction` for the transaction that starts at this offset; None
-        if there is none."""
+        """Return the argument of `abort_transaction` for the transaction that starts at this
+        offset, or None if there is no such transaction."""
         return self._io.run(self._aio.find_transaction(partition, start_offset, timeout=timeout))
 
     def throttle_replication(
@@ -475,8 +484,9 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Limit the replication of reassignments in progress (`under_way`) and of new ones
-        (`proposed`) to `rate` bytes per second on each source and target broker."""
+        """Limit the replication of reassignments in progress (`under_way`) and of new reassignments
+        (`proposed`) to `rate` bytes per second on each source and target broker. `current` has the
+        current replicas of the partitions in `proposed`."""
         self._io.run(self._aio.throttle_replication(rate, under_way, proposed, current, timeout=timeout))
 
     def clear_throttles(self, brokers: Iterable[int], topics: Iterable[str], *, timeout: float | None = None) -> None:

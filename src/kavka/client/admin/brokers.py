@@ -49,8 +49,8 @@ class Brokers(AdminBase):
         )
 
     async def describe_features(self, *, timeout: float | None = None) -> FeatureMetadata:
-        """The finalized feature versions of the cluster, and the versions that the responding
-        broker supports."""
+        """Return the finalized feature versions of the cluster, and the feature versions that the
+        responding broker supports."""
 
         async def attempt() -> FeatureMetadata:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
@@ -69,8 +69,8 @@ class Brokers(AdminBase):
     async def describe_api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> dict[int, dict[int, ApiVersionRange]]:
-        """The versions of each request that these brokers (all brokers with None) support, by
-        broker and API key."""
+        """Return the API versions that these brokers support, by broker and API key. None means all
+        brokers."""
 
         async def send(node_id: int, broker_ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
@@ -108,18 +108,18 @@ class Brokers(AdminBase):
         async def attempt() -> None:
             node_id = await self._controller()
             connection = await self.cluster.connection(node_id, timeout=self._request_timeout)
-            version = connection.version_of(ApiKey.UPDATE_FEATURES)
+            api_version = connection.version_of(ApiKey.UPDATE_FEATURES)
             updates = [FeatureUpdateKey(feature=name, max_version_level=level) for name, level in levels.items()]
             for update in updates:
-                if version == 0:
+                if api_version == 0:
                     update.allow_downgrade = allow_downgrade
                 elif allow_downgrade:
-                    # Only safe downgrades, which lose no metadata.
+                    # Allow only safe downgrades, which lose no metadata.
                     update.upgrade_type = 2
             request = UpdateFeaturesRequest(feature_updates=updates)
-            if version >= 1:
+            if api_version >= 1:
                 request.validate_only = validate_only
-            response = await connection.send(request, version=version, timeout=self._request_timeout)
+            response = await connection.send(request, version=api_version, timeout=self._request_timeout)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             for result in response.results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, Outcome, by_key, gather, listed
+from kavka.client.admin.base import AdminBase, Outcome, as_list, by_key, gather
 from kavka.client.admin.types import (
     AlterConfigOp,
     ConfigEntry,
@@ -25,7 +25,7 @@ from kavka.protocol.messages.describe_configs import (
 )
 from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
-_ANY = -1
+_ANY_BROKER = -1
 # Resources that differ between brokers: the request is sent to the broker that the resource names.
 _PER_BROKER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
@@ -39,7 +39,7 @@ class Configs(AdminBase):
         include_documentation: bool = False,
         timeout: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """All settings of each resource, by name."""
+        """Return all settings of each resource, by name."""
 
         async def send(node_id: int, keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
             request = DescribeConfigsRequest(
@@ -50,13 +50,13 @@ class Configs(AdminBase):
                 include_synonyms=include_synonyms,
                 include_documentation=include_documentation,
             )
-            response = await self._request(None if node_id == _ANY else node_id, request)
+            response = await self._request(None if node_id == _ANY_BROKER else node_id, request)
             return by_key(response.results, _resource, _entries)
 
         async def attempt(keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
             return await gather(_by_broker(keys), send)
 
-        return await self._each(listed(resources, ConfigResource), attempt, timeout)
+        return await self._each(as_list(resources, ConfigResource), attempt, timeout)
 
     async def incremental_alter_configs(
         self,
@@ -118,7 +118,7 @@ class Configs(AdminBase):
 
     async def _alter(self, keys: Iterable[ConfigResource], make: Any, timeout: float | None) -> None:
         async def send(node_id: int, resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
-            response = await self._request(None if node_id == _ANY else node_id, make(resources))
+            response = await self._request(None if node_id == _ANY_BROKER else node_id, make(resources))
             return by_key(response.responses, _resource, lambda result: None)
 
         async def attempt(resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
@@ -129,7 +129,8 @@ class Configs(AdminBase):
     async def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """The resources of these types (all types if empty) with dynamic settings."""
+        """Return the resources of these types that have dynamic settings. If `types` is empty,
+        returns resources of all types."""
 
         async def attempt() -> list[ConfigResource]:
             response = await self._request(None, ListConfigResourcesRequest(resource_types=[int(t) for t in types]))
@@ -144,7 +145,7 @@ def _by_broker(resources: Iterable[ConfigResource]) -> dict[int, list[ConfigReso
     grouped: dict[int, list[ConfigResource]] = {}
     for resource in resources:
         is_per_broker = resource.type in _PER_BROKER and resource.name.isdigit()
-        grouped.setdefault(int(resource.name) if is_per_broker else _ANY, []).append(resource)
+        grouped.setdefault(int(resource.name) if is_per_broker else _ANY_BROKER, []).append(resource)
     return grouped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, AdminError, Outcome, by_key, listed
+from kavka.client.admin.base import AdminBase, AdminError, Outcome, as_list, by_key
 from kavka.client.admin.types import (
     ConsumerGroupDescription,
     GroupListing,
@@ -45,9 +45,10 @@ from kavka.protocol.primitives import ProtocolError
 
 CONSUMER = "consumer"
 CONSUMER_PROTOCOL_MEMBER = 1
-# Later versions identify topics by id, but an admin client has their names.
-LAST_FETCH_BY_NAME = LAST_COMMIT_BY_NAME = 9
-FIRST_FETCH_OF_GROUPS = 8
+# Later versions of OffsetFetch and OffsetCommit identify topics by id, but an admin client has only
+# their names.
+MAX_FETCH_BY_NAME_VERSION = MAX_COMMIT_BY_NAME_VERSION = 9
+MIN_GROUP_LIST_VERSION = 8
 REMOVED_BY_ADMIN = "removed by an admin client"
 
 
@@ -59,10 +60,11 @@ class Groups(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """All groups of the cluster in these states and of these types; empty filters accept all.
-        Sends a request to every broker. The client also filters, because older brokers do not."""
+        """Return all groups of the cluster in these states and of these types. An empty filter
+        accepts all groups. Sends a request to every broker. The client also applies the filters,
+        because older brokers ignore them."""
         state_filter = [state.lower() for state in states]
-        type_filter = [kind.lower() for kind in types]
+        type_filter = [group_type.lower() for group_type in types]
 
         async def attempt(brokers: list[int]) -> Outcome[int, list[GroupListing]]:
             done: dict[int, list[GroupListing]] = {}
@@ -104,7 +106,7 @@ class Groups(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """Consumer groups, and groups without members that only have committed offsets."""
+        """Return consumer groups, and groups that have committed offsets and never had a member."""
         groups = await self.list_groups(states=states, types=types, timeout=timeout)
         return [group for group in groups if group.protocol_type in (CONSUMER, "")]
 
@@ -115,8 +117,9 @@ class Groups(AdminBase):
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> dict[str, ConsumerGroupDescription]:
-        """The state of each group, and its members with their assignments. If a group does not
-        exist, its error is GROUP_ID_NOT_FOUND, or with an older broker its state is Dead."""
+        """Return the state of each group, and its members with their assignments. If a group does
+        not exist, its error is GROUP_ID_NOT_FOUND. An older broker returns the state Dead
+        instead."""
 
         async def send(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
@@ -139,7 +142,7 @@ class Groups(AdminBase):
                 errors |= failed
             return done, errors
 
-        return await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
+        return await self._each_coordinator(as_list(groups, str), GROUP, send, timeout)
 
     async def describe_classic_groups(
         self,
@@ -150,12 +153,12 @@ class Groups(AdminBase):
     ) -> dict[str, ConsumerGroupDescription]:
         """Like `describe_consumer_groups`, but only for groups of the classic protocol. Their
         members are consumers, or other clients such as Connect workers. A group of another type is
-        treated as one that does not exist."""
+        treated like a group that does not exist."""
 
         async def send(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             return await self._classic_groups(node, names, include_authorized_operations)
 
-        return await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
+        return await self._each_coordinator(as_list(groups, str), GROUP, send, timeout)
 
     async def _classic_groups(
         self, node: Node, names: list[str], authorized_operations: bool
@@ -175,12 +178,12 @@ class Groups(AdminBase):
             response = await self._request(node.id, DeleteGroupsRequest(groups_names=names))
             return by_key(response.results, lambda result: result.group_id, lambda result: None)
 
-        await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
+        await self._each_coordinator(as_list(groups, str), GROUP, send, timeout)
 
     async def remove_members_from_consumer_group(
         self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove these members (all members with None) from a classic group."""
+        """Remove these members, or all members if `members` is None, from a classic group."""
         if members is None:
             described = (await self.describe_consumer_groups(group, timeout=timeout))[group]
             removals = [
@@ -224,10 +227,10 @@ class Groups(AdminBase):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of the group. Without `partitions`, returns all of them; otherwise
-        the value is None for a partition without a committed offset.
+        """Return the committed offsets of the group. Without `partitions`, returns all committed
+        offsets. With `partitions`, the value is None for a partition without a committed offset.
 
-        `require_stable` waits for offsets that are part of an open transaction.
+        If `require_stable` is set, waits for the end of transactions with pending offset commits.
         """
         requested = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
         if requested is not None and not requested:
@@ -235,10 +238,10 @@ class Groups(AdminBase):
 
         async def send(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, OffsetAndMetadata | None]]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
-            version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
+            version = connection.version_of(ApiKey.OFFSET_FETCH, MAX_FETCH_BY_NAME_VERSION)
             request = _offset_fetch(group, requested, version, require_stable)
             response = await connection.send(request, version=version, timeout=self._request_timeout)
-            result = response.groups[0] if version >= FIRST_FETCH_OF_GROUPS else response
+            result = response.groups[0] if version >= MIN_GROUP_LIST_VERSION else response
             if result.error_code:
                 return {}, {group: error_of(result.error_code)}
             offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -285,7 +288,7 @@ class Groups(AdminBase):
                     )
                 )
             request = OffsetCommitRequest(group_id=group, topics=list(topics.values()))
-            response = await self._request(node.id, request, LAST_COMMIT_BY_NAME)
+            response = await self._request(node.id, request, MAX_COMMIT_BY_NAME_VERSION)
             return _codes(group, response)
 
         _raise_for(await self._one_group(group, send, timeout))
@@ -316,7 +319,8 @@ class Groups(AdminBase):
     async def _one_group(
         self, group: str, send: Any, timeout: float | None, retriable: frozenset[ErrorCode] = frozenset()
     ) -> Any:
-        """Like `_each_coordinator`, for one group. Raises its error directly."""
+        """Like `_each_coordinator`, for one group. Returns the result, or raises the error itself
+        instead of AdminError."""
 
         async def attempt(remaining: list[str]) -> Outcome[str, Any]:
             outcome: Outcome[str, Any] = await send(await self._coordinator(group), remaining)
@@ -333,7 +337,7 @@ def _offset_fetch(
 ) -> OffsetFetchRequest:
     topics = None if partitions is None else by_topic(partitions)
     request = OffsetFetchRequest(require_stable=require_stable and version >= 7)
-    if version >= FIRST_FETCH_OF_GROUPS:
+    if version >= MIN_GROUP_LIST_VERSION:
         names = None
         if topics is not None:
             names = [OffsetFetchRequestTopics(name=name, partition_indexes=ids) for name, ids in topics.items()]
@@ -347,8 +351,8 @@ def _offset_fetch(
 
 
 def _codes(group: str, response: Any) -> Outcome[str, dict[TopicPartition, int]]:
-    """The error codes by partition. If all partitions have the same error, it is the error of the
-    group."""
+    """Return the error codes by partition. If all partitions have the same error, return it as the
+    error of the group."""
     codes = _by_partition(response)
     distinct_codes = set(codes.values())
     if len(distinct_codes) == 1 and (code := distinct_codes.pop()):
@@ -417,12 +421,12 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     topics: tuple[str, ...] = ()
     rack = user_data = None
     if protocol_type in (CONSUMER, ""):
-        decoded = _versioned(ConsumerProtocolAssignment, member.member_assignment)
+        decoded = _decode_versioned(ConsumerProtocolAssignment, member.member_assignment)
         if decoded is not None:
             assignment = frozenset(
                 TopicPartition(t.topic, p) for t in decoded.assigned_partitions for p in t.partitions
             )
-        subscription = _versioned(ConsumerProtocolSubscription, member.member_metadata)
+        subscription = _decode_versioned(ConsumerProtocolSubscription, member.member_metadata)
         if subscription is not None:
             topics, rack, user_data = tuple(subscription.topics), subscription.rack_id, subscription.user_data
     return MemberDescription(
@@ -437,13 +441,13 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     )
 
 
-def _versioned(kind: Any, data: bytes) -> Any:
-    """Decode data of the consumer protocol, which starts with its version. Returns None if it is
-    empty or invalid."""
+def _decode_versioned(message_class: Any, data: bytes) -> Any:
+    """Decode data of the embedded consumer protocol, which starts with its version. Returns None if
+    the data is empty or invalid."""
     if len(data) < 2:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)
     try:
-        return kind.decode(data, 2, min(max(version, kind.MIN_VERSION), kind.MAX_VERSION))[0]
+        return message_class.decode(data, 2, min(max(version, message_class.MIN_VERSION), message_class.MAX_VERSION))[0]
     except ProtocolError:
         return None

@@ -1,4 +1,5 @@
-"""Hanging transactions: they are open in a partition, but no coordinator has them."""
+"""Hanging transactions: transactions that are open in a partition, but unknown to all
+coordinators."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from kavka.client.admin.types import AbortTransactionSpec, OpenTransaction
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 
-MAX_PARTITIONS = 500
-"""The largest number of partitions in a request."""
+MAX_PARTITIONS_PER_REQUEST = 500
+"""The maximum number of partitions in a DescribeProducers call."""
 
 
 class Hanging(Topics, Transactions):
@@ -25,27 +26,28 @@ class Hanging(Topics, Transactions):
         broker_id: int | None = None,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
-        """The open transactions in these partitions without a write for `older_than_ms`, and
-        whether they hang. Reads the state of the leaders, or of the replicas on `broker_id`."""
+        """Return the open transactions in these partitions whose last write is older than
+        `older_than_ms`, and whether they hang. Reads the state of the leaders, or of the replicas
+        on `broker_id`."""
         requested = sorted(partitions)
-        oldest = int(time.time() * 1000) - older_than_ms
+        cutoff_ms = int(time.time() * 1000) - older_than_ms
         transactions: list[OpenTransaction] = []
-        for first in range(0, len(requested), MAX_PARTITIONS):
-            chunk = requested[first : first + MAX_PARTITIONS]
+        for first in range(0, len(requested), MAX_PARTITIONS_PER_REQUEST):
+            chunk = requested[first : first + MAX_PARTITIONS_PER_REQUEST]
             described = await self.describe_producers(chunk, broker_id=broker_id, timeout=timeout)
             transactions += [
                 OpenTransaction(tp, producer)
                 for tp, producers in sorted(described.items())
                 for producer in producers
-                if producer.current_transaction_start_offset is not None and producer.last_timestamp < oldest
+                if producer.current_transaction_start_offset is not None and producer.last_timestamp < cutoff_ms
             ]
         return [t._replace(hangs=await self._is_hanging(t, timeout)) for t in transactions]
 
     async def find_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
     ) -> AbortTransactionSpec | None:
-        """The argument of `abort_transaction` for the transaction that starts at this offset; None
-        if there is none."""
+        """Return the argument of `abort_transaction` for the transaction that starts at this
+        offset, or None if there is no such transaction."""
         for producer in (await self.describe_producers([partition], timeout=timeout))[partition]:
             if producer.current_transaction_start_offset == start_offset:
                 # A producer has no coordinator epoch before its first transaction marker. 0 is the

@@ -25,8 +25,8 @@ class LogDirs(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """By broker and path: the log directories with the replicas of these partitions (all
-        partitions with None) and their sizes."""
+        """Return the log directories of these brokers, by broker and path, with the replicas of
+        these partitions and their sizes. None means all brokers or all partitions."""
         topics = None
         if partitions is not None:
             topics = [DescribableLogDirTopic(topic=t, partitions=ids) for t, ids in by_topic(partitions).items()]
@@ -59,8 +59,8 @@ class LogDirs(AdminBase):
     async def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
     ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
-        """The log directory of each replica, and the directory that it is being moved to. Both are
-        None for a replica that the broker does not have."""
+        """Return the log directory of each replica, and the directory that the replica is being
+        moved to. Both are None for a replica that the broker does not have."""
         requested = [TopicPartitionReplica(*replica) for replica in replicas]
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in requested:

@@ -17,8 +17,8 @@ from kavka.protocol.messages.delete_records import (
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-# The first version that supports each special timestamp.
-FIRST_WITH_SPECIAL = {-3: 7, -4: 8, -5: 9, -6: 11}
+# The first version of ListOffsets that supports each special timestamp.
+MIN_SPECIAL_TIMESTAMP_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
 
 
 class Records(AdminBase):
@@ -29,8 +29,8 @@ class Records(AdminBase):
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset that each spec selects. With read_committed, the latest offset is the last
-        stable offset."""
+        """Return the offset that each spec selects. With read_committed, the latest offset is the
+        last stable offset."""
         if isolation_level not in ISOLATION:
             raise ValueError(f"isolation_level must be one of {', '.join(ISOLATION)}, not {isolation_level}")
         requested = {TopicPartition(*tp): spec for tp, spec in partitions.items()}
@@ -39,8 +39,10 @@ class Records(AdminBase):
             connection = await self.cluster.connection(node_id, timeout=self._request_timeout)
             version = connection.version_of(ApiKey.LIST_OFFSETS)
             for tp in leader_partitions:
-                if version < FIRST_WITH_SPECIAL.get(requested[tp].timestamp, 1):
-                    raise UnsupportedVersion(f"{connection.name} does not support this kind of offset")
+                if version < MIN_SPECIAL_TIMESTAMP_VERSIONS.get(requested[tp].timestamp, 1):
+                    raise UnsupportedVersion(
+                        f"{connection.name} does not support ListOffsets with timestamp {requested[tp].timestamp}"
+                    )
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=ISOLATION[isolation_level],
@@ -69,8 +71,8 @@ class Records(AdminBase):
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete all records before an offset; -1 is the high watermark. Returns the first
-        remaining offset of each partition."""
+        """Delete all records before the offset of each partition; -1 is the high watermark. Returns
+        the low watermark of each partition."""
         requested = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
 
         async def send(node_id: int, leader_partitions: list[TopicPartition]) -> Outcome[TopicPartition, int]:

@@ -29,9 +29,9 @@ class Replicas(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders of these partitions, or of all partitions with None. PREFERRED elects the
-        preferred replica. UNCLEAN elects any live replica if a partition has no leader. The result
-        has an error for each partition without an election."""
+        """Elect leaders of these partitions, or of all partitions if `partitions` is None.
+        PREFERRED elects the preferred replica. UNCLEAN elects any live replica if a partition has
+        no leader. Returns, for each partition, None or the error if no leader was elected."""
         requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 
@@ -88,7 +88,8 @@ class Replicas(AdminBase):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The reassignments in progress of these partitions, or of all partitions with None."""
+        """Return the reassignments in progress of these partitions, or of all partitions if
+        `partitions` is None."""
         requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 

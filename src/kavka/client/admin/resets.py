@@ -32,8 +32,8 @@ INACTIVE = ("Empty", "Dead")
 
 
 class BadReset(ValueError):
-    """An impossible reset: a partition that does not exist, a shift without a committed offset, an
-    invalid line in a file."""
+    """A reset is impossible: a partition does not exist, a shift has no committed offset, or a
+    value or a line in a file is invalid."""
 
 
 class NoSuchPartitions(BadReset):
@@ -81,12 +81,12 @@ class Resets(Topics, Groups, Records):
             case "to-current":
                 plan.offsets = await self._current(group, requested, timeout)
             case _:
-                raise BadReset(f"'{way}' is not a way to reset offsets: {', '.join(WAYS)}")
+                raise BadReset(f"'{way}' is not a reset strategy; the strategies are {', '.join(WAYS)}")
         return plan
 
     async def group_state(self, group: str, *, timeout: float | None = None) -> str:
-        """The state of the group. It is Dead if the group does not exist, with any broker
-        version."""
+        """Return the state of the group. With any broker version, the state is Dead if the group
+        does not exist."""
         try:
             return (await self.describe_consumer_groups([group], timeout=timeout))[group].state
         except AdminError as error:
@@ -137,8 +137,8 @@ class Resets(Topics, Groups, Records):
         return shifted
 
     async def _current(self, group: str, partitions: list[TopicPartition], timeout: float | None) -> Offsets:
-        """The committed offsets, and the log end offsets of partitions without a committed
-        offset."""
+        """Return the committed offsets or, for partitions without a committed offset, the log end
+        offsets."""
         committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
         offsets = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
         without_offset = [tp for tp in partitions if tp not in offsets]
@@ -168,7 +168,8 @@ def _number(value: object) -> int:
 
 def read_offsets_csv(lines: Iterable[str], groups: list[str], name: str) -> dict[str, Offsets]:
     """Parse lines of topic,partition,offset for one group, or group,topic,partition,offset for
-    several groups. `name` is the file name for error messages."""
+    several groups. `name` is the file name for error messages. Raises BadReset for an invalid
+    line."""
     columns = 3 if len(groups) == 1 else 4
     expected = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
     plan: dict[str, Offsets] = {}

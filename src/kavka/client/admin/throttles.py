@@ -1,4 +1,4 @@
-"""Replication throttles of reassignments: settings of brokers and topics."""
+"""Replication throttles of reassignments. They are settings of brokers and topics."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Throttles(Brokers, Configs):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Limit the replication of reassignments in progress (`under_way`) and of new ones
-        (`proposed`) to `rate` bytes per second on each source and target broker."""
+        """Limit the replication of reassignments in progress (`under_way`) and of new reassignments
+        (`proposed`) to `rate` bytes per second on each source and target broker. `current` has the
+        current replicas of the partitions in `proposed`."""
         moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
             tp: (set(r.replicas) - set(r.adding_replicas), set(r.adding_replicas)) for tp, r in under_way.items()
         }

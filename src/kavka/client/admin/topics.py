@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kavka.client.admin.base import AdminBase, Outcome, by_key, listed, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, as_list, by_key, milliseconds
 from kavka.client.admin.types import (
     CreatedTopic,
     NewPartitions,
@@ -45,18 +45,18 @@ from kavka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-FIRST_WITH_BROKER_DEFAULTS = 4
-FIRST_DELETE_BY_ID = 6
+MIN_BROKER_DEFAULTS_VERSION = 4
+MIN_DELETE_BY_ID_VERSION = 6
 
 
 class Topics(AdminBase):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Create topics. A topic that is only a name has the broker's defaults. `validate_only`
-        checks the request and creates nothing."""
+        """Create topics and return their properties. A topic that is only a name gets the broker's
+        defaults. `validate_only` validates the request without creating topics."""
         requested = {
-            t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in listed(topics, (NewTopic, str)))
+            t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in as_list(topics, (NewTopic, str)))
         }
         limit = self._timeout if timeout is None else timeout
 
@@ -76,7 +76,8 @@ class Topics(AdminBase):
     async def list_topics(
         self, list_internal: bool = False, *, timeout: float | None = None
     ) -> dict[str, TopicListing]:
-        """All topics by name; internal topics only with `list_internal`."""
+        """Return all topics by name. Internal topics are included only if `list_internal` is
+        set."""
 
         async def attempt() -> dict[str, TopicListing]:
             response = await self._metadata(None)
@@ -95,7 +96,7 @@ class Topics(AdminBase):
     ) -> dict[str | UUID, TopicDescription]:
         """Describe topics by name or id; the result has the same keys. Brokers since 3.8 respond in
         pages of at most `partitions_per_response` partitions."""
-        requested: list[str | UUID] = listed(topics, (str, UUID))
+        requested: list[str | UUID] = as_list(topics, (str, UUID))
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, TopicDescription]:
             connection = await self.cluster.any_connection(timeout=self._request_timeout)
@@ -136,7 +137,7 @@ class Topics(AdminBase):
         errors: dict[str | UUID, KafkaError],
     ) -> None:
         """Describe topics with DescribeTopicPartitions, which responds in pages. A topic may span
-        several pages. Adds to `done` and `errors`."""
+        several pages. Adds the results to `done` and the errors to `errors`."""
         await self._brokers()
         partitions: dict[str, list[TopicPartitionInfo]] = {}
         topics: dict[str, DescribeTopicPartitionsResponseTopic] = {}
@@ -174,14 +175,14 @@ class Topics(AdminBase):
 
     async def delete_topics(self, topics: Iterable[str | UUID] | str | UUID, *, timeout: float | None = None) -> None:
         """Delete topics by name or id, with all their records."""
-        requested: list[str | UUID] = listed(topics, (str, UUID))
+        requested: list[str | UUID] = as_list(topics, (str, UUID))
         limit = self._timeout if timeout is None else timeout
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, None]:
             connection = await self.cluster.connection(await self._controller(), timeout=self._request_timeout)
             version = connection.version_of(ApiKey.DELETE_TOPICS)
             request = DeleteTopicsRequest(timeout_ms=milliseconds(limit))
-            if version >= FIRST_DELETE_BY_ID:
+            if version >= MIN_DELETE_BY_ID_VERSION:
                 request.topics = [
                     DeleteTopicState(name=key) if isinstance(key, str) else DeleteTopicState(name=None, topic_id=key)
                     for key in keys
@@ -189,7 +190,7 @@ class Topics(AdminBase):
             elif all(isinstance(key, str) for key in keys):
                 request.topic_names = [str(key) for key in keys]
             else:
-                raise UnsupportedVersion(f"{connection.name} cannot delete topics by id")
+                raise UnsupportedVersion(f"{connection.name} does not support deleting topics by id")
             response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
             return by_key(
                 response.responses,
@@ -206,8 +207,8 @@ class Topics(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Add partitions to topics. A number is the new total, which cannot be lower than the
-        current one."""
+        """Add partitions to topics. A number is the new total, which must be higher than the
+        current number of partitions."""
         requested = {name: NewPartitions(p) if isinstance(p, int) else p for name, p in partitions.items()}
         limit = self._timeout if timeout is None else timeout
 
@@ -229,8 +230,10 @@ def _creatable(topic: NewTopic, version: int) -> CreatableTopic:
         CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
         for partition, brokers in (topic.replica_assignments or {}).items()
     ]
-    if not assignments and version < FIRST_WITH_BROKER_DEFAULTS and (partitions is None or replicas is None):
-        raise UnsupportedVersion("this broker has no defaults: set the number of partitions and the replication factor")
+    if not assignments and version < MIN_BROKER_DEFAULTS_VERSION and (partitions is None or replicas is None):
+        raise UnsupportedVersion(
+            "the broker does not support defaults: set the number of partitions and the replication factor"
+        )
     return CreatableTopic(
         name=topic.name,
         num_partitions=-1 if partitions is None else partitions,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, Outcome, by_partition, gather, listed
+from kavka.client.admin.base import AdminBase, Outcome, as_list, by_partition, gather
 from kavka.client.admin.types import (
     AbortTransactionSpec,
     ProducerState,
@@ -31,16 +31,16 @@ from kavka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-# Later versions of EndTxn raise the epoch, for transactions of the second protocol.
-FIRST_END_TXN = 4
+# Later versions of EndTxn bump the epoch (transaction.version 2).
+MAX_FIRST_PROTOCOL_END_TXN_VERSION = 4
 
 
 class Transactions(AdminBase):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The active producers of each partition with the start of their open transaction,
-        according to the leader or to the replica on `broker_id`."""
+        """Return the active producers of each partition and the start offset of their open
+        transaction. Reads the state of the leader, or of the replica on `broker_id`."""
 
         async def send(
             node_id: int, node_partitions: list[TopicPartition]
@@ -68,7 +68,8 @@ class Transactions(AdminBase):
         pattern: str | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactions of all coordinators."""
+        """Return the transactions of all coordinators that match the filters. Raises AdminError
+        with UnsupportedVersion if a broker does not support a filter."""
 
         async def attempt(brokers: list[int]) -> Outcome[int, list[TransactionListing]]:
             done: dict[int, list[TransactionListing]] = {}
@@ -78,7 +79,9 @@ class Transactions(AdminBase):
                     connection = await self.cluster.connection(broker, timeout=self._request_timeout)
                     version = connection.version_of(ApiKey.LIST_TRANSACTIONS)
                     if (longer_than_ms is not None and version < 1) or (pattern is not None and version < 2):
-                        raise UnsupportedVersion(f"{connection.name} cannot filter transactions that way")
+                        raise UnsupportedVersion(
+                            f"{connection.name} does not support longer_than_ms or pattern in ListTransactions"
+                        )
                     request = ListTransactionsRequest(
                         state_filters=list(states), producer_id_filters=list(producer_ids)
                     )
@@ -123,7 +126,7 @@ class Transactions(AdminBase):
                 )
             return done, errors
 
-        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, send, timeout)
+        return await self._each_coordinator(as_list(transactional_ids, str), TRANSACTION, send, timeout)
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
         """Abort a hanging transaction in one partition without its coordinator, so that it no
@@ -152,9 +155,10 @@ class Transactions(AdminBase):
     ) -> None:
         """Commit or abort prepared transactions. Their producers may be in any process, or closed.
 
-        Repeating a commit or an abort has no effect. If the transaction ended differently, or its
-        transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
-        INVALID_PRODUCER_EPOCH. It is INVALID_PRODUCER_ID_MAPPING if the id has expired."""
+        Repeating a commit or an abort has no effect. If the transaction had the other outcome, or
+        its transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
+        INVALID_PRODUCER_EPOCH. If the transactional id has expired, the error is
+        INVALID_PRODUCER_ID_MAPPING."""
         transactions = list(prepared)
         by_id = {transaction.transactional_id: transaction for transaction in transactions}
         if len(by_id) < len(transactions):
@@ -168,7 +172,7 @@ class Transactions(AdminBase):
                 producer_epoch=transaction.producer_epoch,
                 committed=commit,
             )
-            max_version = None if transaction.second_protocol else FIRST_END_TXN
+            max_version = None if transaction.second_protocol else MAX_FIRST_PROTOCOL_END_TXN_VERSION
             response = await self._request(node.id, request, max_version)
             code: int = response.error_code
             return code
@@ -186,13 +190,13 @@ class Transactions(AdminBase):
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, tuple[int, int]]:
         """Fence the current producers with these transactional ids, and abort their open
-        transactions. Returns the new producer id and epoch of each."""
+        transactions. Returns the new producer id and epoch of each transactional id."""
 
         async def send(node: Node, ids: list[str]) -> Outcome[str, tuple[int, int]]:
             done: dict[str, tuple[int, int]] = {}
             errors: dict[str, KafkaError] = {}
             for name in ids:
-                # The timeout is not used, since no transaction begins.
+                # The timeout is not used, because no transaction begins.
                 request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
                 response = await self._request(node.id, request)
                 if response.error_code:
@@ -201,10 +205,11 @@ class Transactions(AdminBase):
                     done[name] = response.producer_id, response.producer_epoch
             return done, errors
 
-        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, send, timeout)
+        return await self._each_coordinator(as_list(transactional_ids, str), TRANSACTION, send, timeout)
 
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open or prepared transaction of this id, and fence its producer."""
+        """Abort the open or prepared transaction of this transactional id, and fence its
+        producer."""
         await self.fence_producers(transactional_id, timeout=timeout)
 
 

@@ -33,7 +33,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was created. A broker older than 2.4 returns only the name; then the numbers are
+    """A topic that was created. A broker older than 2.4 returns only the name; the numbers are then
     -1."""
 
     name: str
@@ -223,7 +223,7 @@ class FeatureMetadata:
 
 
 class ApiVersionRange(NamedTuple):
-    """The versions of a request that a broker supports."""
+    """The versions of an API that a broker supports."""
 
     min: int
     max: int
@@ -261,13 +261,13 @@ class MemberDescription:
     subscribed_pattern: str | None = None
     user_data: bytes | None = None
     upgraded: bool | None = None
-    """Whether a member of a group of the consumer protocol uses this protocol; None if the broker
-    is older."""
+    """Whether the member of a consumer-protocol group uses the consumer protocol itself. None if
+    the broker is older."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescription:
-    """`assignor` is the selected protocol of a classic group, or the broker's assignor."""
+    """A group. `assignor` is the selected protocol of a classic group, or the broker's assignor."""
 
     group_id: str
     state: str
@@ -318,7 +318,7 @@ class OffsetSpec(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """`offset` is -1 if no record matches."""
+    """The offset that an `OffsetSpec` selects. `offset` is -1 if no record matches."""
 
     offset: int
     timestamp: int
@@ -416,7 +416,7 @@ class PartitionReassignment:
 
 
 def operations(bits: int) -> frozenset[int] | None:
-    """The operation codes in a bit field; None if they were not requested."""
+    """Return the operation codes in a bit field, or None if they were not requested."""
     if bits == NO_OPERATIONS:
         return None
     return frozenset(n for n in range(32) if bits >> n & 1)

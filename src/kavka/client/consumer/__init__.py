@@ -7,7 +7,7 @@
 blocking and the asyncio consumer. `_decode.py` is the hot path, which can be compiled.
 
 Ownership: the application's thread takes records out of the buffer and moves positions past them.
-All other state (the assignment, seeks, resets, pauses) changes on the loop, and only in calls that
-the application waits for. Background tasks (fetches, heartbeats, rebalances) read that state, fill
-the buffer, and submit changes as tasks of the next poll.
+All other state (the assignment, seeks, resets, pauses) changes on the event loop, and only in calls
+that the application waits for. Background tasks (fetches, heartbeats, rebalances) read that state,
+fill the buffer, and submit changes as tasks of the next poll.
 """

@@ -40,9 +40,9 @@ cdef class Fetched:
     # The checksum in the header of the open batch.
     cdef public unsigned long crc
 
-    @cython.locals(done=Py_ssize_t, initial_length=Py_ssize_t)
+    @cython.locals(count=Py_ssize_t, initial_length=Py_ssize_t)
     cpdef Py_ssize_t take(self, list out, Py_ssize_t limit) except -1
-    @cython.locals(done=Py_ssize_t, rows=Py_ssize_t)
+    @cython.locals(count=Py_ssize_t, rows=Py_ssize_t)
     cpdef Py_ssize_t take_columns(self, Columns out, Py_ssize_t limit) except -1
     @cython.locals(start=Py_ssize_t, batch_end=Py_ssize_t, magic=long, codec=long, skip=bint)
     cdef bint _open(self) except -1
@@ -52,7 +52,7 @@ cdef class Fetched:
 
 
 cdef inline bytearray new_bytearray(Py_ssize_t size):
-    """Does not zero the memory, unlike `bytearray(size)`."""
+    """Unlike `bytearray(size)`, does not zero the memory."""
     return PyByteArray_FromStringAndSize(NULL, size)
 
 
@@ -95,8 +95,10 @@ cdef inline tuple find_end(object data):
 
 
 cdef inline bint open_plain(Fetched self) except -1:
-    """Open the batch at `batch_end` without validating its checksum, if it has magic 2 and records
-    to return and is neither compressed nor part of a transaction to check; else do nothing."""
+    """Open the batch at `batch_end` without validating its checksum, and return True. Return False
+    for batches that `_open` must handle: batches of another magic, compressed batches, control
+    batches, batches without records to return, and batches of producers whose transactions must
+    be checked."""
     cdef Py_buffer view
     cdef const unsigned char* at
     cdef Py_ssize_t start = self.batch_end
@@ -144,7 +146,8 @@ cdef inline const unsigned char* fail(str reason) except NULL:
 cdef inline const unsigned char* read_varint(
     const unsigned char* at, const unsigned char* end, int bits, long long* value
 ) except NULL nogil:
-    """Read a zigzag varint of at most `bits` bits; ValueError if it is longer or passes `end`."""
+    """Read a zigzag varint and return its end. Raises ValueError if the varint has more than
+    `bits` bits or extends past `end`."""
     cdef unsigned long long number, byte
     cdef int shift
     if at < end and at[0] < 128:
@@ -180,12 +183,14 @@ cdef struct Raw:
 cdef inline const unsigned char* read_record(
     const unsigned char* at, const unsigned char* end, long long first, Raw* raw
 ) except NULL nogil:
-    """Parse the record at `at`. Its offset and timestamp are relative. Skip it below `first`."""
+    """Parse the record at `at` and return its end. Its offset and timestamp are relative to the
+    batch. A record with an offset below `first` is skipped: only `offset`, `timestamp` and `end`
+    are set. Raises ValueError if the record is invalid."""
     cdef long long length
     at = read_varint(at, end, 32, &length)
     if length < 0 or length > end - at:
         with gil:
-            return fail(f"a record of {length} bytes where {end - at} are left")
+            return fail(f"a record has a length of {length} bytes, but {end - at} bytes remain in the batch")
     end = at + length
     raw.end = end
     at = read_varint(at + 1, end, 64, &raw.timestamp)
@@ -197,24 +202,24 @@ cdef inline const unsigned char* read_record(
     if raw.key_size > 0:
         if raw.key_size > end - at:
             with gil:
-                return fail("a record's fields do not fill it")
+                return fail("a record's fields extend past its end")
         at += raw.key_size
     elif raw.key_size < -1:
         with gil:
-            return fail(f"a record's key has {raw.key_size} bytes")
+            return fail(f"a record's key has the invalid length {raw.key_size}")
     at = read_varint(at, end, 32, &raw.value_size)
     raw.value = at
     if raw.value_size > 0:
         if raw.value_size > end - at:
             with gil:
-                return fail("a record's fields do not fill it")
+                return fail("a record's fields extend past its end")
         at += raw.value_size
     elif raw.value_size < -1:
         with gil:
-            return fail(f"a record's value has {raw.value_size} bytes")
+            return fail(f"a record's value has the invalid length {raw.value_size}")
     if at >= end:
         with gil:
-            return fail("a record's fields do not fill it")
+            return fail("a record's fields extend past its end")
     raw.headers = NULL if at[0] == 0 and at + 1 == end else at
     return end
 
@@ -226,7 +231,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
     cdef const unsigned char* at
     cdef const unsigned char* end
     cdef Py_ssize_t remaining = self.remaining
-    cdef Py_ssize_t done = 0
+    cdef Py_ssize_t count = 0
     cdef long long first = self.next_offset - self.base_offset
     cdef object topic = self.topic
     raw.offset = first - 1
@@ -234,7 +239,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
     try:
         at = <const unsigned char*>view.buf + self.pos
         end = <const unsigned char*>view.buf + self.body_end
-        while remaining and done < limit:
+        while remaining and count < limit:
             at = read_record(at, end, first, &raw)
             remaining -= 1
             if raw.offset < first:
@@ -255,15 +260,15 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
             if raw.headers != NULL:
                 record._headers = PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)
             out.append(record)
-            done += 1
+            count += 1
         self._advance(at - <const unsigned char*>view.buf, remaining, self.base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
-    return done
+    return count
 
 
 cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssize_t values) except -1:
-    """Ensure room for more rows, and for bytes of keys and values."""
+    """Ensure room for `rows` more rows, `keys` more bytes of keys and `values` more bytes of values."""
     cdef Py_ssize_t need = out.rows + rows
     if need > out.room:
         need = max(need, 2 * out.room, 4096)
@@ -360,14 +365,15 @@ cdef inline int put_headers(Columns out, Py_ssize_t row, Raw* raw) except -1 nog
 
 
 cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit) except -1:
-    """Releases the interpreter's lock, except for headers and errors, for the fetching thread."""
+    """Append up to `limit` records of the open batch to `out`; return their number. Releases the
+    GIL, except for headers and errors, so that the I/O thread can run."""
     cdef Py_buffer view
     cdef Raw raw
     cdef Sinks sinks
     cdef const unsigned char* at
     cdef const unsigned char* end
     cdef Py_ssize_t remaining = self.remaining
-    cdef Py_ssize_t done = 0
+    cdef Py_ssize_t count = 0
     cdef Py_ssize_t room = self.body_end - self.pos
     cdef long long base_offset = self.base_offset
     cdef long long base_timestamp = self.base_timestamp
@@ -382,7 +388,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
         at = <const unsigned char*>view.buf + self.pos
         end = <const unsigned char*>view.buf + self.body_end
         with nogil:
-            while remaining and done < limit:
+            while remaining and count < limit:
                 at = read_record(at, end, first, &raw)
                 remaining -= 1
                 if raw.offset < first:
@@ -394,9 +400,9 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
                     base_timestamp + raw.timestamp if append_time < 0 else append_time,
                     raw.key, raw.key_size, raw.value, raw.value_size,
                 )
-                done += 1
+                count += 1
         self._advance(at - <const unsigned char*>view.buf, remaining, base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     store_sizes(out, &sinks)
-    return done
+    return count

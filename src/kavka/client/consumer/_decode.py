@@ -1,8 +1,8 @@
 """The hot path of the consumer: decodes fetched bytes to records or columns.
 
 This file is plain Python. If a compiler is available at install time, Cython compiles it;
-`_decode.pxd` has the C types and the inner loops in C. The Python code beside them (under `else`,
-and in `plain_decode.py`) does the same without a compiler.
+`_decode.pxd` has the C types and the inner loops in C. Without a compiler, the Python code under
+`else` and in `plain_decode.py` replaces these loops.
 
 A `Fetched` belongs to the polling thread once it is in the buffer.
 """
@@ -32,9 +32,8 @@ else:
         from kavka.common import plain_cython as cython
 
 NO_TIMESTAMP_TYPE = -1
-# A batch decompresses to at most MAX_DECOMPRESSED, so a column stays below 2 GB with one more
-# batch.
-MAX_COLUMN = 1024 * 1024 * 1024
+# The last batch may exceed this size by up to MAX_DECOMPRESSED; a column still stays below 2 GB.
+MAX_COLUMN_SIZE = 1024 * 1024 * 1024
 
 
 def is_compiled() -> bool:
@@ -46,8 +45,9 @@ def is_compiled() -> bool:
 class ConsumerRecord:
     """A consumed record. `timestamp` is in milliseconds, -1 if there is none.
 
-    `timestamp_type` is 0 if the producer set the time, 1 if the broker did. Sizes are those of the
-    serialized bytes, -1 for null. `leader_epoch` is -1 if the broker did not send it.
+    `timestamp_type` is 0 if the producer set the timestamp, 1 if the broker set it, and -1 if there
+    is none. Sizes are those of the serialized bytes, -1 for null. `leader_epoch` is -1 if the
+    broker did not send it.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class ConsumerRecord:
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """(key, value) pairs in the order of the record. Decoded on first access."""
+        """The (key, value) pairs, in the order of the record. They are decoded on first access."""
         headers = self._headers
         if headers is None:
             return ()
@@ -140,17 +140,17 @@ def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
     try:
         count, pos = decode_varint(data, 0)
         if count < 0 or count * 2 > end - pos:
-            raise corrupt(f"a record has {count} headers")
+            raise corrupt(f"a record has the invalid number of headers {count}")
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):
             length, pos = decode_varint(data, pos)
             if length < 0 or length > end - pos:
-                raise corrupt(f"the key of a header has {length} bytes where {end - pos} are left")
+                raise corrupt(f"a header key has a length of {length} bytes, but {end - pos} bytes remain")
             name = data[pos : pos + length].decode("utf-8", "surrogateescape")
             pos += length
             length, pos = decode_varint(data, pos)
             if length < -1 or length > end - pos:
-                raise corrupt(f"the value of a header has {length} bytes where {end - pos} are left")
+                raise corrupt(f"a header value has a length of {length} bytes, but {end - pos} bytes remain")
             if length < 0:
                 headers.append((name, None))
             else:
@@ -159,15 +159,15 @@ def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
     except IndexError:
         raise corrupt("the headers of a record are truncated") from None
     if pos != end:
-        raise corrupt("the headers of a record do not fill it")
+        raise corrupt(f"a record has {end - pos} bytes after its headers")
     return tuple(headers)
 
 
 def end_of_batches(data: Any) -> tuple[int, int, int]:
-    """Return the offset after the last complete batch, the leader epoch of the batch, and the
-    position of its end; -1, -1 and 0 if there is no complete batch.
+    """Return the offset after the last complete batch, the leader epoch of that batch, and the
+    position in `data` at which that batch ends. Returns (-1, -1, 0) if there is no complete batch.
 
-    Reads only batch headers. Stops at an invalid length, which decoding reports."""
+    Reads only batch headers. Stops at an invalid length; the decoder reports it later."""
     if cython.compiled:
         return find_end(data)  # type: ignore[name-defined,no-any-return]  # noqa: F821
     pos = 0
@@ -194,9 +194,10 @@ class Columns:
     form they are bytearrays in Arrow's layout: fixed-size items, or for keys and values the
     concatenated bytes, the 4-byte end of each item, and a byte that is 1 for non-null items.
 
-    `runs` are (topic, partition, rows) and `types` are (timestamp type, rows), since both change
-    rarely. `headers` are (row, bytes for `parse_headers`) of the rows with headers. `key_used` and
-    `value_used` are the total sizes of keys and values."""
+    `runs` has (topic, partition, rows) and `types` has (timestamp type, rows) for consecutive rows
+    with equal values, because these values change rarely. `headers` has (row, bytes for
+    `parse_headers`) for the rows with headers. `key_used` and `value_used` are the total sizes of
+    keys and values."""
 
     __slots__ = (
         "headers", "key_data", "key_ends", "key_flags", "key_used", "keys", "max_size", "offsets",
@@ -204,7 +205,7 @@ class Columns:
         "value_used", "values",
     )  # fmt: skip
 
-    def __init__(self, size: int = 0, max_size: int = MAX_COLUMN) -> None:
+    def __init__(self, size: int = 0, max_size: int = MAX_COLUMN_SIZE) -> None:
         """`size` is the expected size of all values. The columns are full when the keys or the
         values have `max_size` bytes; the last batch may exceed it."""
         self.max_size = max_size
@@ -231,14 +232,14 @@ class Columns:
 
     def add_run(self, topic: str, partition: int, timestamp_type: int, rows: int) -> None:
         """Set the partition and the timestamp type of the last `rows` rows."""
-        last = self.runs[len(self.runs) - 1] if self.runs else None
-        if last is not None and last[0] == topic and last[1] == partition:
-            last[2] += rows
+        last_run = self.runs[len(self.runs) - 1] if self.runs else None
+        if last_run is not None and last_run[0] == topic and last_run[1] == partition:
+            last_run[2] += rows
         else:
             self.runs.append([topic, partition, rows])
-        last = self.types[len(self.types) - 1] if self.types else None
-        if last is not None and last[0] == timestamp_type:
-            last[1] += rows
+        last_type = self.types[len(self.types) - 1] if self.types else None
+        if last_type is not None and last_type[0] == timestamp_type:
+            last_type[1] += rows
         else:
             self.types.append([timestamp_type, rows])
 
@@ -261,12 +262,13 @@ class Columns:
 class Fetched:
     """The fetched bytes of one partition. Batches are validated and opened one at a time.
 
-    `next_offset` is the position after the taken records. Records below the fetch offset, control
-    records and, with `read_committed`, records of aborted transactions are skipped. `aborted` are
-    (first offset, producer id) in the order of offsets, or None for read_uncommitted.
+    `next_offset` is the offset after the records that were taken. Records below the fetch offset,
+    control records and, with `read_committed`, records of aborted transactions are skipped.
+    `aborted` is a list of (first offset, producer id) in the order of offsets, or None for
+    read_uncommitted.
 
-    A call raises an error only if no records precede it. The position then stays at the invalid
-    batch, and the next call raises the error again.
+    A call raises UnreadableBatch for an invalid batch only if no records precede the batch.
+    `next_offset` then stays at the invalid batch, and the next call raises the error again.
     """
 
     __slots__ = (
@@ -316,49 +318,49 @@ class Fetched:
 
     def take(self, out: list[ConsumerRecord], limit: int) -> int:
         """Append up to `limit` records to `out`; return their number. The number is below `limit`
-        if no record is left (`exhausted`) or the next batch is invalid."""
-        done = 0
+        if no record remains (`exhausted`) or if the next batch is invalid."""
+        count = 0
         initial_length = len(out)
-        while done < limit:
+        while count < limit:
             try:
                 if self.remaining == 0 and not self._open():
                     break
                 if self.old_records is not None:
-                    done += self._take_old(out, limit - done)
+                    count += self._take_old(out, limit - count)
                 else:
-                    done += self._take(out, limit - done)
+                    count += self._take(out, limit - count)
             except KafkaError as error:
                 # Remove the records of the invalid batch that were decoded before the error.
-                del out[initial_length + done :]
-                if done:
+                del out[initial_length + count :]
+                if count:
                     break
                 raise self._unreadable(error) from None
-        return done
+        return count
 
     def take_columns(self, out: Columns, limit: int) -> int:
         """Like `take`, but append to columns. Also stops when they are full."""
-        done = 0
-        while done < limit and out.value_used < out.max_size and out.key_used < out.max_size:
+        count = 0
+        while count < limit and out.value_used < out.max_size and out.key_used < out.max_size:
             try:
                 if self.remaining == 0 and not self._open():
                     break
                 if self.old_records is not None:
-                    rows = self._take_old_columns(out, limit - done)
+                    rows = self._take_old_columns(out, limit - count)
                 else:
-                    rows = self._take_columns(out, limit - done)
+                    rows = self._take_columns(out, limit - count)
             except KafkaError as error:
-                if done:
+                if count:
                     break
                 raise self._unreadable(error) from None
             if rows:
                 out.add_run(self.topic, self.partition, self.timestamp_type, rows)
-            done += rows
-        return done
+            count += rows
+        return count
 
     def take_batch(self) -> Any:
-        """Return the next batch with records, unopened: (first offset, offset after the last, view
-        of its bytes). None if no batch is left (`exhausted`). Do not combine with `take` or
-        `take_columns`."""
+        """Return the next batch that has records, undecoded: (first offset, offset after the last
+        record, view of the batch). Returns None if no batch remains (`exhausted`). Do not call it
+        after `take` or `take_columns`."""
         data = self.data
         while True:
             start = self.batch_end
@@ -368,7 +370,7 @@ class Fetched:
                 if end < 0:
                     self.exhausted = True
                     return None
-                skip = self._skip_batch(start, end, magic)
+                skip = self._read_header(start, end, magic)
             except KafkaError as error:
                 raise self._unreadable(error) from None
             self.batch_end = end
@@ -378,14 +380,14 @@ class Fetched:
             if not skip:
                 return max(first, self.base_offset), self.next_offset, data[start:end]
 
-    def _skip_batch(self, start: int, end: int, magic: int) -> bool:
-        """Whether the batch has no records to return. Sets the offsets of the batch. Validates its
-        checksum unless the position is after the batch."""
+    def _read_header(self, start: int, end: int, magic: int) -> bool:
+        """Read the header of a batch: set its offsets, and validate its checksum unless all its
+        records precede `next_offset`. Returns whether the batch has no records to return."""
         data = self.data
         if magic < 2:
             batch = batch_at(data, start, end)
             if batch is None:
-                raise corrupt("a message is incomplete")
+                raise corrupt("a message of magic 0 or 1 is incomplete")
             # An old compressed message has only its last offset.
             self.base_offset = 0 if batch.codec else batch.base_offset
             self.last_offset = batch.last_offset
@@ -401,13 +403,13 @@ class Fetched:
         self.epoch = epoch
         skip = attributes & 0x20 != 0 or count == 0
         if self.aborted is not None and producer_id >= 0:
-            skip = self._is_aborted(producer_id, attributes, start + HEADER_SIZE, end) or skip
+            skip = self._check_aborted(producer_id, attributes, start + HEADER_SIZE, end) or skip
         if self.check_crcs and self.last_offset >= self.next_offset and _checksum(data[start + 21 : end]) != crc:
             raise corrupt(f"the checksum of the batch at offset {base_offset} does not match its bytes")
         return bool(skip)
 
     def rewind(self, offset: int) -> None:
-        """Move the position back to `offset`."""
+        """Continue with the records at `offset`, which precedes `next_offset`."""
         self.batch_end = 0
         self.remaining = 0
         self.body = self.old_records = None
@@ -420,7 +422,7 @@ class Fetched:
     # --- batches
 
     def _open(self) -> bool:
-        """Open the next batch with records to return; False if there is none."""
+        """Open the next batch that has records to return. Returns False if there is none."""
         data = self.data
         while True:
             start = self.batch_end
@@ -444,7 +446,7 @@ class Fetched:
             self.last_offset = base_offset + delta
             skip = attributes & 0x20 != 0
             if self.aborted is not None and producer_id >= 0:
-                skip = self._is_aborted(producer_id, attributes, start + HEADER_SIZE, batch_end) or skip
+                skip = self._check_aborted(producer_id, attributes, start + HEADER_SIZE, batch_end) or skip
             if self.last_offset < self.next_offset:
                 self.batch_end = batch_end
                 continue
@@ -462,7 +464,7 @@ class Fetched:
             elif not cython.compiled:
                 body = bytes(body)
             if count < 0 or count * 7 > len(body):
-                raise corrupt(f"a batch of {len(body)} bytes claims {count} records")
+                raise corrupt(f"a batch has {len(body)} bytes, but its header has a count of {count} records")
             self.epoch = epoch
             self.batch_end = batch_end
             self.old_records = None
@@ -477,7 +479,7 @@ class Fetched:
             return True
 
     def _next(self, start: int) -> tuple[int, int]:
-        """(end, magic) of the batch at `start`; the end is -1 if the batch is incomplete."""
+        """Return (end, magic) of the batch at `start`. The end is -1 if the batch is incomplete."""
         remaining = self.end - start
         if remaining < 17:
             return -1, 0
@@ -485,14 +487,14 @@ class Fetched:
         size = LOG_OVERHEAD + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
         magic = data[start + 16]
         if magic > 2:
-            raise corrupt(f"the record format {magic} is unknown")
+            raise corrupt(f"unknown magic {magic}")
         if size < (HEADER_SIZE if magic == 2 else 26):
-            raise corrupt(f"a batch of {size} bytes")
+            raise corrupt(f"a batch has the invalid size {size}")
         return (-1, 0) if size > remaining else (start + size, magic)
 
-    def _is_aborted(self, producer_id: int, attributes: int, body: int, end: int) -> bool:
-        """Whether the batch belongs to an aborted transaction. Must be called for every batch in
-        order, since `aborting` tracks the producers with an aborted transaction."""
+    def _check_aborted(self, producer_id: int, attributes: int, body: int, end: int) -> bool:
+        """Return whether the batch belongs to an aborted transaction. Must be called for every
+        batch in order, because `aborting` tracks the producers with an open aborted transaction."""
         aborted = self.aborted or ()
         while self.next_aborted < len(aborted) and aborted[self.next_aborted][0] <= self.last_offset:
             self.aborting.add(aborted[self.next_aborted][1])
@@ -506,7 +508,7 @@ class Fetched:
     def _open_old(self, start: int, end: int) -> bool:
         batch = batch_at(self.data, start, end)
         if batch is None:
-            raise corrupt("a message is incomplete")
+            raise corrupt("a message of magic 0 or 1 is incomplete")
         self.last_offset = batch.last_offset
         if batch.last_offset < self.next_offset:
             self.batch_end = end
@@ -553,7 +555,7 @@ class Fetched:
                 raise corrupt(str(error)) from None
         else:
             records: list[ConsumerRecord] = []
-            done = take_plain(self, ConsumerRecord, records, limit)
+            count = take_plain(self, ConsumerRecord, records, limit)
             rows = out.rows
             out.offsets.extend([r.offset for r in records])
             out.timestamps.extend([r.timestamp for r in records])
@@ -562,12 +564,12 @@ class Fetched:
             out.headers.extend([(rows + i, r._headers) for i, r in enumerate(records) if r._headers is not None])
             out.key_used += sum([r.serialized_key_size for r in records if r.key is not None])
             out.value_used += sum([r.serialized_value_size for r in records if r.value is not None])
-            out.rows = rows + done
-            return done
+            out.rows = rows + count
+            return count
 
     def _advance(self, pos: int, remaining: int, offset: int, size: int) -> None:
-        """Move the position past the taken records. `offset` is that of the last taken record, and
-        `pos` the position of the next record in the batch."""
+        """Move `next_offset` past the records that were taken. `offset` is the offset of the last
+        of them, and `pos` is the position of the next record in `body`."""
         if remaining == 0:
             if pos != size:
                 raise corrupt(f"a batch has {size - pos} bytes after its last record")
@@ -609,13 +611,13 @@ class Fetched:
 
 
 def _checksum(data: Any) -> int:
-    """The CRC-32C. From 4 KB on it releases the interpreter's lock, so that the I/O thread can
-    run."""
+    """Return the CRC-32C. For 4 KB or more, the computation releases the GIL, so that the I/O
+    thread can run."""
     return crc32c(data, 0, 1) if len(data) >= 4096 else crc32c(data)
 
 
 def _control_type(body: bytes) -> int:
-    """The type of the record of a control batch (0 abort, 1 commit); -1 if it is invalid."""
+    """Return the type of a control record (0 abort, 1 commit), or -1 if the record is invalid."""
     try:
         _, pos = decode_varint(body, 0)
         _, pos = decode_varint(body, pos + 1, 10)

@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NO_LIMIT = 1 << 62
-# Timeout in seconds of the polls of an iteration; it only affects metrics.
-_ITERATION_TIMEOUT = 1.0
+_NO_RECORD_LIMIT = 1 << 62
+# Timeout in seconds of each poll of an iteration. The iteration polls until it gets records, so the
+# timeout affects only metrics.
+_ITERATION_TIMEOUT_S = 1.0
 
 
 class Consumer(Generic[K, V]):
-    """Reads records of topics, alone or as a member of a group, on the loop that started it.
+    """Reads records of topics, alone or as a member of a group, on the event loop that started it.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="g") as consumer:
             await consumer.subscribe(["orders"])
@@ -78,7 +79,7 @@ class Consumer(Generic[K, V]):
         return self
 
     async def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
-        """Commit (if automatic), leave the group and close."""
+        """Commit the consumed positions if auto-commit is enabled, leave the group, and close."""
         if self._core.closing:
             return
         if not self._started:
@@ -162,26 +163,26 @@ class Consumer(Generic[K, V]):
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records[K, V]:
         limit = self._limit if max_records is None else max_records
         if self._unread:
-            self._open().poll_started()
+            self._open().on_poll_started()
             return self._unread.take(limit)
         taken = await self._wait_for(timeout, lambda: self._take(limit))
         if taken is None:
             return EMPTY
         records: Records[K, V] = Records(*taken)
-        return self._core.interceptors.on_consume(records) if self._core.interceptors.see_records else records
+        return self._core.interceptors.on_consume(records) if self._core.interceptors.has_consume_methods else records
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
         from kavka.client.consumer.arrow import record_batch
 
         self._refetch_unread()
-        limit = _NO_LIMIT if max_records is None else max_records
+        limit = _NO_RECORD_LIMIT if max_records is None else max_records
         columns = await self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
         return None if columns is None else record_batch(columns)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         while not self._core.closing:
             if not self._unread:
-                self._unread.set(await self.poll(_ITERATION_TIMEOUT))
+                self._unread.set(await self.poll(_ITERATION_TIMEOUT_S))
             for record in self._unread:
                 yield record
 
@@ -193,7 +194,7 @@ class Consumer(Generic[K, V]):
         core = self._open()
         if self._polling:
             raise ConcurrentAccess("another task is polling this consumer")
-        core.poll_started()
+        core.on_poll_started()
         deadline = core.last_poll + timeout
         self._polling = core.in_poll = True
         try:
@@ -281,7 +282,7 @@ class Consumer(Generic[K, V]):
         await core.commits.commit(core.commits.parse_offsets(offsets), core.deadline(timeout))
 
     async def commit_async(self, offsets: Offsets | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting; a later poll calls `callback(offsets, error)`."""
+        """Commit without waiting. A later poll or commit calls `callback(offsets, error)`."""
         self._open().commits.commit_async(offsets, callback)
 
     async def committed(
@@ -310,7 +311,8 @@ class Consumer(Generic[K, V]):
         return self._core.all_metrics()
 
     def wakeup(self) -> None:
-        """Make the waiting poll, or the next one, raise Wakeup. Call it on the consumer's loop."""
+        """Make the waiting poll, or the next poll, raise Wakeup. Call it on the consumer's event
+        loop."""
         self._woken = True
         self._waiter.wake()
 
@@ -339,7 +341,7 @@ class Consumer(Generic[K, V]):
             return
         loop = asyncio.get_running_loop()
         future = self._waiter.future = loop.create_future()
-        timer = loop.call_later(seconds, _done, future)
+        timer = loop.call_later(seconds, _complete, future)
         try:
             await future
         finally:
@@ -348,8 +350,8 @@ class Consumer(Generic[K, V]):
 
 
 class _PollWaiter:
-    """Wakes a poll that waits. The core refers to this object and not to the consumer, so that a
-    consumer that the application drops can be garbage collected."""
+    """Wakes a poll that is waiting. The core refers to this object and not to the consumer, so that
+    a consumer that the application drops can be garbage collected."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] | None = None
@@ -357,7 +359,7 @@ class _PollWaiter:
 
     def wake(self) -> None:
         if self.future is not None:
-            _done(self.future)
+            _complete(self.future)
 
 
 async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
@@ -365,6 +367,6 @@ async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _done(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

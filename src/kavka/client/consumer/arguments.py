@@ -1,4 +1,4 @@
-"""Arguments of the blocking and the asyncio consumer."""
+"""Types and conversions of the arguments of the blocking and the asyncio consumer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Offsets: TypeAlias = (
     | Sequence[Partition]
     | Set[Partition]
 )
-"""The argument of a commit: offsets by partition, or partitions whose positions to commit."""
+"""The argument of a commit: offsets by partition, or partitions whose positions are committed."""
 
 
 class RebalanceListener:
-    """Is notified of assignment changes, inside `poll`, `close` and `unsubscribe`. Every method is
-    optional.
+    """Receives assignment changes. The methods are called inside `poll`, `close` and `unsubscribe`.
+    Every method is optional.
 
     In `on_partitions_revoked` the consumer still owns the partitions and may commit. Partitions are
-    lost if the consumer was removed from the group; other members may read them already. If a
+    lost if the consumer was removed from the group; other members may already read them. If a
     listener has no `on_partitions_lost`, `on_partitions_revoked` is called instead.
     """
 
@@ -59,7 +59,7 @@ def make_listener(
     if listener is None:
         return None if all(function is None for function in functions) else _Functions(*functions)
     if any(function is not None for function in functions):
-        raise TypeError("pass either a listener or functions, not both")
+        raise TypeError("pass either a listener or on_assigned, on_revoked and on_lost, not both")
     names = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
     if not any(callable(getattr(listener, name, None)) for name in names):
         raise TypeError(f"{type(listener).__name__} is not a rebalance listener: it has none of {', '.join(names)}")

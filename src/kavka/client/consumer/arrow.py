@@ -29,7 +29,8 @@ SCHEMA = pa.schema(
 
 
 def record_batch(columns: Columns) -> pa.RecordBatch:
-    """Convert columns. Most of them are shared with the result: do not change them afterwards."""
+    """Return the columns as an Arrow batch. The batch shares most of the memory: do not change
+    `columns` afterwards."""
     rows = columns.rows
     topics = {topic: index for index, topic in enumerate(dict.fromkeys(run[0] for run in columns.runs))}
     return pa.RecordBatch.from_arrays(
@@ -50,35 +51,35 @@ def record_batch(columns: Columns) -> pa.RecordBatch:
     )
 
 
-def _repeated(code: str, runs: Any, kind: pa.DataType) -> pa.Array:
-    values = array(code)
+def _repeated(type_code: str, runs: Any, data_type: pa.DataType) -> pa.Array:
+    values = array(type_code)
     for value, count in runs:
-        values += array(code, (value,)) * count
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+        values += array(type_code, (value,)) * count
+    return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(values)])
 
 
-def _numbers(values: Any, rows: int, kind: pa.DataType) -> pa.Array:
+def _numbers(values: Any, rows: int, data_type: pa.DataType) -> pa.Array:
     buffer = array("q", values) if isinstance(values, list) else values
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(buffer)])
+    return pa.Array.from_buffers(data_type, rows, [None, pa.py_buffer(buffer)])
 
 
 def _binary(items: list[bytes | None] | None, flags: bytearray, ends: bytearray, data: bytearray, rows: int) -> Any:
     if items is not None:
         return pa.array(items, pa.binary())
-    present = flags.count(1, 0, rows)
-    if present == 0:
+    non_null = flags.count(1, 0, rows)
+    if non_null == 0:
         return pa.nulls(rows, pa.binary())
     validity = None
-    if present < rows:
+    if non_null < rows:
         bytes_array = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(flags)])
         validity = bytes_array.cast(pa.bool_()).buffers()[1]
     return pa.Array.from_buffers(
-        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], null_count=rows - present
+        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], null_count=rows - non_null
     )
 
 
 def _headers(headers: list[tuple[int, bytes]], rows: int) -> pa.Array:
-    """The column of headers; null for records without headers."""
+    """Return the column of headers, which is null for records without headers."""
     if not headers:
         return pa.nulls(rows, HEADERS)
     column: list[Any] = [None] * rows

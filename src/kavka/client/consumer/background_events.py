@@ -13,7 +13,7 @@ from kavka.client.errors import ClientClosed
 
 
 class BackgroundEvents:
-    """The queue between the two threads. An item is a `Callback` to run, a future that is done, or
+    """The queue between the two threads. An item is a `Callback` to run, a completed future, or
     None, which wakes a waiting poll.
 
     The core refers to this object and not to the consumer, so that a consumer that the application
@@ -28,7 +28,7 @@ class BackgroundEvents:
         self.on_room: Callable[[], object] = lambda: None
         """Called by a poll that freed space in the buffer."""
 
-    # On the loop.
+    # The event loop calls these methods.
 
     def wake_poll(self) -> None:
         if self.is_waiting:
@@ -48,7 +48,7 @@ class BackgroundEvents:
 
 
 class Callback:
-    """A function that runs in the application's thread; the loop awaits its outcome."""
+    """A function that runs in the application's thread. The event loop awaits its outcome."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop) -> None:
         self._function = function
@@ -60,14 +60,14 @@ class Callback:
         try:
             result = self._function(*self._args)
         except BaseException as error:
-            self._loop.call_soon_threadsafe(_set, self.outcome, None, error)
+            self._loop.call_soon_threadsafe(_set_outcome, self.outcome, None, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._loop.call_soon_threadsafe(_set, self.outcome, result, None)
+            self._loop.call_soon_threadsafe(_set_outcome, self.outcome, result, None)
 
 
-def _set(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_outcome(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if outcome.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""The buffer of fetched data that polls have not taken yet."""
+"""The buffer of fetched data that polls have not returned yet."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Taken = tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, O
 
 # Columns are returned once their values reach this size. Larger columns exceed the caches of the
 # CPU, which costs more than the fewer calls save.
-COLUMNS_SIZE = 2 * 1024 * 1024
-# The room for a batch that exceeds COLUMNS_SIZE.
-BATCH_SIZE = 64 * 1024
-# The number of parked responses from which outdated ones are removed.
-MIN_PARKED = 16
+MAX_COLUMNS_SIZE = 2 * 1024 * 1024
+# Extra room in the columns for the last batch, which may exceed MAX_COLUMNS_SIZE.
+BATCH_ROOM = 64 * 1024
+# From this number of parked responses on, outdated responses are removed.
+MIN_PARK_LIMIT = 16
 
 
 class WholeBatch(NamedTuple):
@@ -35,10 +35,10 @@ class WholeBatch(NamedTuple):
 
 
 class FetchBuffer:
-    """Owns fetched data in fetch order. The loop appends and the polling thread takes from the
-    front, for which a deque needs no lock.
+    """Owns fetched data in fetch order. The event loop appends and the polling thread takes from
+    the front; a deque needs no lock for this.
 
-    The loop sets `needs_room` when a full buffer keeps it from fetching. The polling thread then
+    The fetcher sets `needs_room` when a full buffer prevents a fetch. The polling thread then
     calls `on_room` after it has taken data. Data of paused and held partitions is parked until
     `resume`.
     """
@@ -49,9 +49,9 @@ class FetchBuffer:
         self._on_room = on_room
         self._queue: deque[Fetched] = deque()
         self._parked: deque[Fetched] = deque()
-        self._park_limit = MIN_PARKED
+        self._park_limit = MIN_PARK_LIMIT
         self._undeserialized: list[ConsumerRecord] = []
-        """Decoded records of `_undeserialized_from`. The first one cannot be deserialized."""
+        """Decoded records of `_undeserialized_from`. The first record cannot be deserialized."""
         self._undeserialized_from: Fetched | None = None
         self.in_progress: dict[TopicPartition, int] = {}
         """The dict of `Unread`: the position of each partition before the records in progress."""
@@ -70,19 +70,19 @@ class FetchBuffer:
         """Return parked data to the queue. Not called during a `take`."""
         parked = [f for f in self._parked if f.version == f.source.version]
         self._parked.clear()
-        self._park_limit = MIN_PARKED
+        self._park_limit = MIN_PARK_LIMIT
         self._queue.extendleft(reversed(parked))
 
     def take(self, limit: int) -> Taken:
         """Take up to `limit` records. Returns the records and the next offsets by partition. Raises
-        an error of the data if no records precede it."""
+        UnreadableBatch or RecordDeserializationError if no records precede the invalid data."""
         records: dict[TopicPartition, list[ConsumerRecord]] = {}
         next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         queue = self._queue
         while limit > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._is_usable(fetched, state):
+            if self._remove_unusable(fetched, state):
                 continue
             out = records.get(state.tp)
             if out is None:
@@ -116,16 +116,18 @@ class FetchBuffer:
         return records, next_offsets
 
     def take_columns(self, limit: int) -> Columns | None:
-        """Like `take`, but return columns of serialized data; None if there are no records."""
+        """Like `take`, but returns columns of serialized data, or None if there are no records."""
         out: Columns | None = None
         queue = self._queue
         while limit > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._is_usable(fetched, state):
+            if self._remove_unusable(fetched, state):
                 continue
             columns = (
-                Columns(min(self._available_bytes(), COLUMNS_SIZE + BATCH_SIZE), COLUMNS_SIZE) if out is None else out
+                Columns(min(self._available_bytes(), MAX_COLUMNS_SIZE + BATCH_ROOM), MAX_COLUMNS_SIZE)
+                if out is None
+                else out
             )
             if self._undeserialized_from is fetched:
                 self._rewind(fetched)
@@ -149,14 +151,14 @@ class FetchBuffer:
         return out
 
     def take_batches(self, end: int, max_bytes: int) -> list[WholeBatch] | None:
-        """Take undecoded batches of one partition up to the offset `end` and about `max_bytes`;
-        None if there are none."""
+        """Take undecoded batches of one partition up to the offset `end`, about `max_bytes` in
+        total. Returns None if there are no batches."""
         out: list[WholeBatch] = []
         queue = self._queue
         while max_bytes > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._is_usable(fetched, state):
+            if self._remove_unusable(fetched, state):
                 continue
             try:
                 taken = fetched.take_batch()
@@ -177,28 +179,31 @@ class FetchBuffer:
         return out or None
 
     def _available_bytes(self) -> int:
-        """The approximate size of the first two responses. Uses indexes, since the loop may append
-        to the deque, which would break an iteration."""
+        """Return the approximate size of the first two responses. Uses indexes, because the event
+        loop may append to the deque, which would break an iteration."""
         queue = self._queue
         return sum(queue[index].end - queue[index].batch_end for index in range(min(2, len(queue))))
 
-    def _is_usable(self, fetched: Fetched, state: PartitionState) -> bool:
+    def _remove_unusable(self, fetched: Fetched, state: PartitionState) -> bool:
+        """Remove the first response if it is outdated, or park it if its partition is paused or
+        held. Returns whether the response was removed."""
         if fetched.version != state.version:
             self._queue.popleft()
-            return False
+            return True
         if state.paused or state.held:
             self._park(self._queue.popleft())
-            return False
-        return True
+            return True
+        return False
 
     def _park(self, fetched: Fetched) -> None:
-        """Keep data until `resume`. Since `resume` may never be called, outdated data, for example
-        of revoked partitions, is dropped whenever the number of responses has doubled."""
+        """Keep a response until `resume`. Because `resume` may never be called, outdated responses,
+        for example of revoked partitions, are dropped whenever the number of parked responses has
+        doubled."""
         parked = self._parked
         parked.append(fetched)
         if len(parked) >= self._park_limit:
             self._parked = deque(f for f in parked if f.version == f.source.version)
-            self._park_limit = max(MIN_PARKED, 2 * len(self._parked))
+            self._park_limit = max(MIN_PARK_LIMIT, 2 * len(self._parked))
 
     def _remove_first(self, fetched: Fetched, state: PartitionState) -> None:
         self._queue.popleft()
@@ -230,8 +235,8 @@ class FetchBuffer:
         return len(raw)
 
     def _rewind(self, fetched: Fetched) -> None:
-        """Return to the first record that was not deserialized, since columns are not
-        deserialized."""
+        """Return to the first record that was not deserialized. Columns contain serialized data, so
+        the record can be returned."""
         offset = self._undeserialized[0].offset
         self._undeserialized, self._undeserialized_from = [], None
         fetched.rewind(offset)
@@ -249,7 +254,7 @@ class FetchBuffer:
             record.key, record.value = key, value
             raise RecordDeserializationError(
                 f"the {origin} of {record.topic}-{record.partition} at offset {record.offset} cannot be deserialized: "
-                f"{error} (seek past it to continue)",
+                f"{error} (seek past the record to continue)",
                 TopicPartition(record.topic, record.partition),
                 record.offset,
                 origin,

@@ -1,4 +1,5 @@
-"""A member of a classic group: the members agree on an assignor, and the group's leader runs it.
+"""A group member that uses the classic protocol: the members agree on an assignor, and the leader
+runs it.
 
 `member_states.py` has the states and their transitions. Two background tasks run on the loop, both
 started by `poll`:
@@ -8,13 +9,13 @@ started by `poll`:
 - `_heartbeats` wakes at each heartbeat interval, and when JoinGroup has succeeded. A response that
   announces a rebalance makes the next poll start `_rebalance`.
 
-With assignors that are not cooperative, a member revokes all partitions before JoinGroup. With
-cooperative assignors it revokes only partitions of unsubscribed topics. When the assignment
-arrives, it revokes the partitions that move to another member, and joins again.
+With eager assignors, a member revokes all partitions before JoinGroup. With cooperative assignors,
+it revokes only partitions of unsubscribed topics before JoinGroup. After SyncGroup it revokes the
+partitions that are not in its assignment, and rejoins.
 
-JoinGroup may take as long as the slowest member's max.poll.interval.ms, and a broker responds to
-the requests of a connection in order. JoinGroup and SyncGroup therefore use a separate connection,
-so that commits and heartbeats do not wait for them.
+JoinGroup may take as long as the largest max.poll.interval.ms of the members, and a broker responds
+to the requests of a connection in order. JoinGroup and SyncGroup therefore use a separate
+connection, so that commits and heartbeats do not wait for their responses.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ from kavka.protocol.primitives import ProtocolError, TopMessage
 logger = logging.getLogger(__name__)
 
 JOIN_CHANNEL = "join"
-LEAVES_BY_LIST_FROM = 3
+# The first version of LeaveGroup with a list of members.
+MIN_MEMBER_LIST_VERSION = 3
 # JoinGroup and SyncGroup time out this many seconds after the rebalance timeout.
-JOIN_TIMEOUT_MARGIN = 5.0
+JOIN_TIMEOUT_MARGIN_S = 5.0
 
-_MEMBER_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-# After these errors the member keeps its id. Without the id, a static member would replace the
-# instance that has just replaced it, and a dynamic member would make the group wait for the
-# previous id.
-_KEEPS_ID = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
-_TRANSIENT = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
-_MAY_COMMIT = frozenset({MemberState.STABLE, MemberState.LEAVING})
+_REMOVED_FROM_GROUP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+# After these errors the member keeps its id. If a static member rejoined without its id, it would
+# fence the member that has just fenced it. If a dynamic member did, the group would wait for the
+# previous id until its session expires.
+_KEEP_MEMBER_ID = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+_RETRY_AFTER_BACKOFF = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
+_COMMIT_STATES = frozenset({MemberState.STABLE, MemberState.LEAVING})
 
 
 class ClassicMember(Member):
@@ -85,23 +87,25 @@ class ClassicMember(Member):
 
     # --- for requests to the coordinator
 
-    def committer(self) -> Identity:
+    def commit_identity(self) -> Identity:
         if not self.host.subscriptions.uses_group:
             return NO_MEMBER
-        if self.state not in _MAY_COMMIT:
+        if self.state not in _COMMIT_STATES:
             if self.generation >= 0 or self.is_rebalancing:
-                raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
+                raise RebalanceInProgress(
+                    "the offsets were not committed: the group is rebalancing; poll and commit again"
+                )
             raise CommitFailed(
-                "the offsets were not committed: this consumer is not a member of the group; if it was a member, the "
-                "time between two polls exceeded max.poll.interval.ms"
+                "the offsets were not committed: this consumer is not a member of the group. It was probably "
+                "removed because the time between two polls exceeded max.poll.interval.ms"
             )
         return self.identity()
 
-    def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
+    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
         if identity.generation != self.generation or identity.member_id != self.member_id or self.generation < 0:
             return
-        if code in _MEMBER_UNKNOWN or code == ErrorCode.FENCED_INSTANCE_ID:
-            self._fence(f"a commit failed with {code.name}", keep_id=code in _KEEPS_ID)
+        if code in _REMOVED_FROM_GROUP or code == ErrorCode.FENCED_INSTANCE_ID:
+            self._fence(f"a commit failed with {code.name}", keep_id=code in _KEEP_MEMBER_ID)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.rejoin("a commit failed with REBALANCE_IN_PROGRESS")
 
@@ -116,11 +120,11 @@ class ClassicMember(Member):
             return
         if self._heartbeat_task is None or self._heartbeat_task.done():
             self._heartbeat_task = self._start(self._heartbeats(), "heartbeat")
-        if self._needs_rejoin() and not self.is_rebalancing:
+        if self._check_rejoin() and not self.is_rebalancing:
             self._rebalance_task = self._start(self._rebalance(), "rebalance")
 
     def on_metadata(self) -> None:
-        if self.host.subscriptions.uses_group and self._needs_rejoin():
+        if self.host.subscriptions.uses_group and self._check_rejoin():
             self.host.request_poll()
 
     def rejoin(self, reason: str) -> None:
@@ -144,17 +148,19 @@ class ClassicMember(Member):
         self._transition(MemberState.LEAVING)
         self._transition(MemberState.UNJOINED)
 
-    def _needs_rejoin(self) -> bool:
+    def _check_rejoin(self) -> bool:
+        """Set the reason to rejoin if the subscription or a partition count has changed. Returns
+        whether there is a reason."""
         if self._rejoin_reason:
             return True
         if self._joined_topics is not None and self._joined_topics != self.host.subscriptions.topics:
             self._rejoin_reason = "the subscription has changed"
-        elif self._leader.partitions_changed():
+        elif self._leader.is_assignment_outdated():
             self._rejoin_reason = "the number of partitions has changed"
         return bool(self._rejoin_reason)
 
     def _fence(self, reason: str, *, keep_id: bool = False) -> None:
-        """The member was removed from the group; other members may own its partitions."""
+        """Handle the removal from the group: other members may already own the partitions."""
         logger.info("Member %s is no longer in group %s: %s", self.member_id, self.group_id, reason)
         self._hold_partitions()
         member_id = self.member_id
@@ -171,7 +177,7 @@ class ClassicMember(Member):
         self._rejoin_reason = reason
 
     def _abort_join(self) -> None:
-        """The current attempt to join failed; the next attempt starts with JoinGroup."""
+        """End a failed attempt to join. The next attempt starts with JoinGroup."""
         if self.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE):
             self._transition(MemberState.UNJOINED)
 
@@ -182,7 +188,7 @@ class ClassicMember(Member):
         started = time.monotonic()
         try:
             await self._match_pattern(refresh=self._joined_topics is None)
-            while self._needs_rejoin():
+            while self._check_rejoin():
                 try:
                     await self._match_pattern()
                     await self.coordinator.find()
@@ -195,20 +201,20 @@ class ClassicMember(Member):
                     started = time.monotonic()
                 except Retry as retry:
                     self.host.metrics.failed_rebalances += 1
-                    logger.debug("Joining group %s: %s", self.group_id, retry)
+                    logger.debug("Cannot join group %s yet: %s", self.group_id, retry)
                     if retry.backoff:
                         failures += 1
                         await asyncio.sleep(self.coordinator.backoff.delay(failures))
                 except (Disconnected, KafkaTimeout) as error:
                     self.host.metrics.failed_rebalances += 1
-                    logger.debug("Joining group %s: %s", self.group_id, error)
+                    logger.debug("Cannot join group %s: %s", self.group_id, error)
                     self._abort_join()
                     failures += 1
                     await asyncio.sleep(self.coordinator.backoff.delay(failures))
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # A fatal response, an assignor of the application that failed, or a bug.
+            # An error that is not retriable, an exception of a custom assignor, or a bug.
             self._abort_join()
             if self.state is not MemberState.STABLE:
                 self._rejoin_reason = self._rejoin_reason or "the last rebalance failed"
@@ -243,7 +249,7 @@ class ClassicMember(Member):
         self._transition(MemberState.PREPARING_REBALANCE)
 
     async def _join_and_sync(self) -> tuple[bytes, frozenset[str]]:
-        """Return the encoded assignment, and the topics that were subscribed when it was made."""
+        """Return the encoded assignment, and the topics that JoinGroup subscribed to."""
         topics = self.host.subscriptions.topics
         reason, self._rejoin_reason = self._rejoin_reason, ""
         self._transition(MemberState.PREPARING_REBALANCE)
@@ -300,8 +306,8 @@ class ClassicMember(Member):
 
     def _subscription(self, assignor: Any, topics: frozenset[str], owned: tuple[TopicPartition, ...]) -> Subscription:
         user_data = getattr(assignor, "user_data", None)
-        data = user_data(topics) if callable(user_data) else None
-        return Subscription(topics, data, owned, self.generation, self.instance_id, self.rack)
+        encoded_user_data = user_data(topics) if callable(user_data) else None
+        return Subscription(topics, encoded_user_data, owned, self.generation, self.instance_id, self.rack)
 
     async def _sync(self, assignments: list[SyncGroupRequestAssignment]) -> bytes:
         request = SyncGroupRequest(
@@ -322,7 +328,7 @@ class ClassicMember(Member):
     async def _send(self, request: TopMessage) -> Any:
         """Send JoinGroup or SyncGroup. The coordinator responds when all members have joined or the
         leader has sent the assignments, or when the rebalance timeout expires."""
-        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_TIMEOUT_MARGIN)
+        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_TIMEOUT_MARGIN_S)
         node = await self.coordinator.find()
         try:
             return await self.host.cluster.request(node, request, timeout=timeout, channel=JOIN_CHANNEL)
@@ -334,25 +340,25 @@ class ClassicMember(Member):
         if not code:
             return
         error = error_of(code)
-        if code in _MEMBER_UNKNOWN:
-            self._fence(f"{api} failed with {error.code.name}", keep_id=code in _KEEPS_ID)
+        if code in _REMOVED_FROM_GROUP:
+            self._fence(f"{api} failed with {error.code.name}", keep_id=code in _KEEP_MEMBER_ID)
             raise Retry(describe(error), backoff=False)
-        if self.coordinator.has_moved(code) or code in _TRANSIENT:
+        if self.coordinator.forget_if_moved(code) or code in _RETRY_AFTER_BACKOFF:
             self._abort_join()
             raise Retry(describe(error), backoff=True)
         raise error
 
-    async def _complete(self, data: bytes, topics: frozenset[str], generation: int) -> None:
+    async def _complete(self, encoded_assignment: bytes, topics: frozenset[str], generation: int) -> None:
         """Poll task: apply the assignment that the leader sent."""
         if generation != self.generation or self.state is not MemberState.COMPLETING_REBALANCE:
             # The member was fenced before the application polled.
             return
         subscriptions = self.host.subscriptions
         try:
-            assignment = embedded.read_assignment(data)
+            assignment = embedded.read_assignment(encoded_assignment)
         except ProtocolError as error:
             raise KafkaError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"an assignment cannot be decoded: {error}"
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the assignment cannot be decoded: {error}"
             ) from None
         # The next rebalance gives up the partitions of topics that were unsubscribed meanwhile.
         assigned = [tp for tp in assignment.partitions if tp.topic in subscriptions.topics]
@@ -368,7 +374,7 @@ class ClassicMember(Member):
         for assignor in self.assignors:
             if assignor.name == self.protocol and callable(getattr(assignor, "on_assignment", None)):
                 assignor.on_assignment(Assignment(tuple(assigned), assignment.user_data), self.generation)
-        self.host.assignment_changed()
+        self.host.on_assignment_changed()
         added = [tp for tp in assigned if tp not in owned] if self.cooperative else assigned
         logger.info("Member %s of group %s is assigned %s", self.member_id, self.group_id, names(assigned))
         await self._notify_listener(ASSIGNED, added)
@@ -385,7 +391,7 @@ class ClassicMember(Member):
                 last_response, next_heartbeat = now, now + self._heartbeat_interval
                 continue
             if self._exceeds_poll_interval():
-                await self._leave_as_too_slow()
+                await self._leave_on_poll_timeout()
                 continue
             if now < next_heartbeat:
                 continue
@@ -400,7 +406,7 @@ class ClassicMember(Member):
                 next_heartbeat = time.monotonic() + min(self.coordinator.backoff.delay(1), self._heartbeat_interval)
 
     async def _heartbeat(self) -> bool:
-        """Send a heartbeat. Returns False if it must be repeated after a backoff."""
+        """Send a heartbeat. Returns False if it must be retried after a backoff."""
         identity = self.identity()
         request = HeartbeatRequest(
             group_id=self.group_id,
@@ -419,25 +425,25 @@ class ClassicMember(Member):
         self.host.metrics.record_heartbeat(time.monotonic() - started)
         code = response.error_code
         if not code or identity != self.identity():
-            # An error for an earlier generation does not matter.
+            # Ignore an error for an earlier generation.
             return True
-        if self.coordinator.has_moved(code):
+        if self.coordinator.forget_if_moved(code):
             return False
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             if self.state is MemberState.STABLE and not self.is_rebalancing:
-                self.rejoin("the group rebalances")
+                self.rejoin("the group is rebalancing")
             return True
         error = error_of(code)
-        if code in _MEMBER_UNKNOWN:
-            self._fence(f"a heartbeat failed with {error.code.name}", keep_id=code in _KEEPS_ID)
+        if code in _REMOVED_FROM_GROUP:
+            self._fence(f"a heartbeat failed with {error.code.name}", keep_id=code in _KEEP_MEMBER_ID)
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self._fence("another member has its instance id", keep_id=True)
+            self._fence("another member uses its group.instance.id", keep_id=True)
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         elif not error.retriable:
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         return not error.retriable
 
-    async def _leave_as_too_slow(self) -> None:
+    async def _leave_on_poll_timeout(self) -> None:
         self._log_poll_interval_exceeded()
         if self.is_rebalancing and self._rebalance_task is not None:
             self._rebalance_task.cancel()
@@ -450,14 +456,14 @@ class ClassicMember(Member):
         if not self.member_id:
             return
         try:
-            version = await self.coordinator.version_of(LeaveGroupRequest.API_KEY, timeout=timeout)
+            api_version = await self.coordinator.version_of(LeaveGroupRequest.API_KEY, timeout=timeout)
             request = LeaveGroupRequest(group_id=self.group_id)
-            if version >= LEAVES_BY_LIST_FROM:
+            if api_version >= MIN_MEMBER_LIST_VERSION:
                 request.members = [
                     MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id, reason=reason)
                 ]
             else:
                 request.member_id = self.member_id
-            await self.coordinator.send(request, timeout=timeout, max_version=version)
+            await self.coordinator.send(request, timeout=timeout, max_version=api_version)
         except KafkaError as error:
-            logger.debug("Leaving group %s: %s", self.group_id, error)
+            logger.debug("The leave request to group %s failed: %s", self.group_id, error)

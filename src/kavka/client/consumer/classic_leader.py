@@ -1,4 +1,4 @@
-"""The work of a classic group's leader: assign the partitions of all members' topics."""
+"""The leader of a classic group: assigns the partitions of all topics that members subscribe to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 class GroupLeader:
     """Owns `partition_counts`, the partition count of each topic in the last assignment of this
-    leader. It is None while another member leads. Runs on the loop."""
+    leader. `partition_counts` is None while another member is the leader. Runs on the event
+    loop."""
 
     def __init__(
         self, group_id: str, loaded: Sequence[Any], cluster: Cluster, subscriptions: Subscriptions, timeout: float
@@ -33,8 +34,8 @@ class GroupLeader:
         self._timeout = timeout
         self.partition_counts: dict[str, int] | None = None
 
-    def partitions_changed(self) -> bool:
-        """Whether the assignment is based on partition counts that are out of date."""
+    def is_assignment_outdated(self) -> bool:
+        """Whether a partition count has changed since the last assignment of this leader."""
         counts = self.partition_counts
         return counts is not None and counts != self._current_counts(counts)
 
@@ -45,6 +46,9 @@ class GroupLeader:
     async def assign(
         self, response: JoinGroupResponse, protocol: str, *, cooperative: bool
     ) -> list[SyncGroupRequestAssignment]:
+        """Return the assignments of all members, or an empty list if all members keep their
+        assignments. Raises KafkaError if a subscription is invalid or the assignor is not
+        usable."""
         members: dict[str, Subscription] = {}
         for member in response.members:
             try:
@@ -82,7 +86,7 @@ class GroupLeader:
         ]
 
     async def _load_metadata(self, topics: frozenset[str]) -> None:
-        """Fetch metadata of the topics of all members. Topics that do not exist are ignored."""
+        """Wait for metadata of the topics of all members. Topics that do not exist are ignored."""
         cluster = self._cluster
         subscriptions = self._subscriptions
         subscriptions.group_topics = topics

@@ -1,7 +1,7 @@
-"""Commits of a consumer, by the application and automatic.
+"""Commits of a consumer: explicit commits of the application, and automatic commits.
 
-Runs on the loop, except for `consumed` and `parse_offsets`, which the application's thread may also
-call. Asynchronous commits are tasks; the next poll calls their callbacks (`run_callbacks`).
+Runs on the event loop. The application's thread may also call `consumed` and `parse_offsets`.
+Asynchronous commits are tasks; the next poll calls their callbacks (`run_callbacks`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseExceptio
 
 _NEVER = float("inf")
 # Seconds to defer an automatic commit while the group rebalances.
-_REBALANCE_DELAY = 0.1
+_REBALANCE_DELAY_S = 0.1
 
 
 class Commits:
     """Owns the commits in flight and their pending callbacks. If `auto` is set, consumed positions
-    are committed automatically, the next time at `next_auto`. ConsumerCore documents the
-    callables."""
+    are committed automatically, the next time at `next_auto`. `ConsumerCore` documents `call_user`,
+    and `Host` in `member.py` documents `request_poll`."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Commits:
 
     def check_group(self) -> None:
         if not self._has_group:
-            raise IllegalState("group.id is not set: offsets are committed for a group")
+            raise IllegalState("group.id is not set: a commit requires a group")
 
     # --- offsets to commit
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The consumed position of each partition. Call it from the polling thread, or while the
-        polling thread waits."""
+        """Return the consumed position of each partition. Call it in the polling thread, or while
+        the polling thread waits."""
         unread = self._unread.first()
         return {
             tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
@@ -79,8 +79,9 @@ class Commits:
         }
 
     def parse_offsets(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Convert a commit's argument: None (all consumed positions), partitions, or offsets by
-        partition."""
+        """Return the offsets to commit for the argument of a commit: None (all consumed positions),
+        partitions, or offsets by partition. Raises ValueError for a negative offset, and
+        IllegalState for a partition that is not assigned."""
         if offsets is None:
             return self.consumed()
         if isinstance(offsets, Mapping):
@@ -103,18 +104,18 @@ class Commits:
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
         self.check_group()
-        self._unread.committed(offsets)
+        self._unread.on_commit(offsets)
         # Earlier commits complete first.
         await self.wait_for_pending(deadline)
         await self.run_callbacks()
         await self._coordinator.commit(offsets, deadline)
-        if offsets and self._interceptors.see_commits:
+        if offsets and self._interceptors.has_commit_methods:
             await self._call_user(self._interceptors.on_commit, offsets)
 
     def commit_async(self, offsets: Any, callback: CommitCallback | None = None) -> None:
         self.check_group()
         requested = self.parse_offsets(offsets)
-        self._unread.committed(requested)
+        self._unread.on_commit(requested)
         self._start(requested, callback)
 
     async def committed(
@@ -135,7 +136,7 @@ class Commits:
         if now < self.next_auto or not self.auto:
             return
         if self._is_rebalancing():
-            self.next_auto = now + min(self._interval, _REBALANCE_DELAY)
+            self.next_auto = now + min(self._interval, _REBALANCE_DELAY_S)
             return
         self.next_auto = now + self._interval
         offsets = self.consumed()
@@ -143,7 +144,7 @@ class Commits:
             self._start(offsets, None)
 
     async def commit_consumed(self, deadline: float) -> None:
-        """Commit the consumed positions; a failure is only logged."""
+        """Commit the consumed positions. A failure is logged, not raised."""
         offsets: Offsets = self.consumed()
         await self.wait_for_pending(deadline)
         try:
@@ -151,13 +152,13 @@ class Commits:
         except KafkaError as error:
             logger.warning("The consumed positions were not committed: %s", error)
             return
-        if offsets and self._interceptors.see_commits:
+        if offsets and self._interceptors.has_commit_methods:
             self._callbacks.append((self._interceptors.on_commit, (offsets,)))
 
     # --- commits in flight
 
     async def wait_for_pending(self, deadline: float) -> None:
-        """Wait for the commits in flight."""
+        """Wait for the commits in flight, at most until the deadline."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, deadline - time.monotonic()))
 
@@ -190,7 +191,7 @@ class Commits:
             logger.log(
                 logging.WARNING if callback is None else logging.DEBUG, "Offsets were not committed: %s", failure
             )
-        if error is None and self._interceptors.see_commits and offsets:
+        if error is None and self._interceptors.has_commit_methods and offsets:
             self._callbacks.append((self._interceptors.on_commit, (offsets,)))
         if callback is not None:
             self._callbacks.append((callback, (offsets, error)))

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NO_LIMIT = 1 << 62
-# Timeout in seconds of the polls of an iteration; it only affects metrics.
-_ITERATION_TIMEOUT = 1.0
+_NO_RECORD_LIMIT = 1 << 62
+# Timeout in seconds of each poll of an iteration. The iteration polls until it gets records, so the
+# timeout affects only metrics.
+_ITERATION_TIMEOUT_S = 1.0
 
 
 class Consumer(Generic[K, V]):
@@ -103,9 +104,9 @@ class Consumer(Generic[K, V]):
         """Subscribe to topics, or to all topics whose whole name matches a pattern, as a member of
         the group. Replaces the previous subscription. An empty list of topics unsubscribes.
 
-        With `group.protocol=consumer`, the broker matches a pattern that is text (RE2), and the
-        client a compiled one. A listener has the methods of `RebalanceListener`; alternatively pass
-        functions."""
+        With `group.protocol=consumer`, the broker matches a pattern that is a string (RE2 syntax),
+        and the client matches a compiled pattern. A listener has the methods of
+        `RebalanceListener`; alternatively, pass functions."""
         rebalance_listener = make_listener(listener, on_assigned, on_revoked, on_lost)
         if (topics is None) == (pattern is None):
             raise TypeError("pass either topics or a pattern")
@@ -138,12 +139,12 @@ class Consumer(Generic[K, V]):
             return set(self._core.subscriptions.partitions)
 
     def subscription(self) -> set[str]:
-        """The subscribed topics; for a pattern, the topics that match it now."""
+        """Return the subscribed topics or, for a pattern, the topics that currently match it."""
         with self._acquire():
             return set(self._core.subscriptions.topics)
 
     def pause(self, partitions: Partitions) -> None:
-        """Polls return no records of these partitions until `resume`. The group does not
+        """Make polls return no records of these partitions until `resume`. The group does not
         rebalance."""
         with self._acquire():
             self._call_on_loop(self._core.pause, to_partitions(partitions), True)
@@ -159,12 +160,12 @@ class Consumer(Generic[K, V]):
     # --- records
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records[K, V]:
-        """Return available records, at most `max.poll.records`; wait up to `timeout` seconds for
-        the first. The result is empty if none arrive in time.
+        """Return available records, at most `max.poll.records`. Waits up to `timeout` seconds for
+        the first record. The result is empty if no record arrives in time.
 
         A poll marks the records of earlier polls as processed, so that automatic commits include
-        them. It also serves the group: a member that does not poll for `max.poll.interval.ms`
-        leaves the group."""
+        them. It also runs the tasks of the group member: a member that does not poll for
+        `max.poll.interval.ms` leaves the group."""
         with self._acquire():
             return self._poll(timeout, self._limit if max_records is None else max_records)
 
@@ -183,7 +184,7 @@ class Consumer(Generic[K, V]):
         """Like `poll_arrow`, but return the underlying columns, which do not require pyarrow."""
         with self._acquire():
             self._refetch_unread()
-            limit = _NO_LIMIT if max_records is None else max_records
+            limit = _NO_RECORD_LIMIT if max_records is None else max_records
             return self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
@@ -192,19 +193,19 @@ class Consumer(Generic[K, V]):
         while not self._core.closing:
             if not self._unread:
                 with self._acquire():
-                    records = self._poll(_ITERATION_TIMEOUT, self._limit)
+                    records = self._poll(_ITERATION_TIMEOUT_S, self._limit)
                 self._unread.set(records)
             yield from self._unread
 
     def _poll(self, timeout: float, limit: int) -> Records[K, V]:
         if self._unread:
-            self._core.poll_started()
+            self._core.on_poll_started()
             return self._unread.take(limit)
         taken = self._wait_for(timeout, lambda: self._take(limit))
         if taken is None:
             return EMPTY
         records: Records[K, V] = Records(*taken)
-        return self._core.interceptors.on_consume(records) if self._core.interceptors.see_records else records
+        return self._core.interceptors.on_consume(records) if self._core.interceptors.has_consume_methods else records
 
     def _take(self, limit: int) -> Any:
         taken = self._core.buffer.take(limit)
@@ -212,7 +213,7 @@ class Consumer(Generic[K, V]):
 
     def _wait_for(self, timeout: float, take: Callable[[], T | None]) -> T | None:
         core = self._core
-        core.poll_started()
+        core.on_poll_started()
         deadline = core.last_poll + timeout
         core.in_poll = True
         try:
@@ -234,20 +235,20 @@ class Consumer(Generic[K, V]):
     # --- positions
 
     def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
-        """Continue at this offset with the next poll."""
+        """Set the position. The next poll returns records from this offset on."""
         with self._acquire():
             tp = to_partition(partition)
             self._call_on_loop(self._core.seek, tp, offset)
             self._unread.drop((tp,))
 
     def seek_to_beginning(self, partitions: Partitions = ()) -> None:
-        """Seek to the first offset of these partitions, or of all assigned ones. The next poll or
-        `position` looks the offset up."""
+        """Seek to the first offset of these partitions, or of all assigned partitions. The offset
+        is looked up in the background."""
         self._seek_to(partitions, SEEK_BEGINNING)
 
     def seek_to_end(self, partitions: Partitions = ()) -> None:
-        """Seek to the end of these partitions, or of all assigned ones. With
-        `isolation.level=read_committed`, that is the last stable offset."""
+        """Seek to the end of these partitions, or of all assigned partitions. With
+        `isolation.level=read_committed`, the end is the last stable offset."""
         self._seek_to(partitions, SEEK_END)
 
     def _seek_to(self, partitions: Partitions, timestamp: int) -> None:
@@ -257,7 +258,8 @@ class Consumer(Generic[K, V]):
             self._unread.drop(requested or self._core.subscriptions.partitions)
 
     def position(self, partition: Partition, timeout: float | None = None) -> int:
-        """The offset of the next record of the partition that a poll returns."""
+        """Return the position: the offset of the next record of the partition that a poll
+        returns."""
         with self._acquire():
             tp = to_partition(partition)
             unread = self._unread.first().get(tp)
@@ -272,9 +274,9 @@ class Consumer(Generic[K, V]):
     def lag(self, partition: Partition, timeout: float | None = None) -> int: ...
 
     def lag(self, partition: Partition | None = None, timeout: float | None = None) -> dict[TopicPartition, int] | int:
-        """The number of offsets between the position of a partition and its end; without a
-        partition, by partition for all assigned ones. The end is that of the last fetch; before the
-        first fetch it is looked up."""
+        """Return the number of offsets between the position of a partition and its end. Without a
+        partition, returns the lag of each assigned partition. The end is the one that the last
+        fetch returned; before the first fetch it is looked up."""
         with self._acquire():
             requested = [] if partition is None else [to_partition(partition)]
             lags = self._run(self._core.queries.lag(requested, self._core.deadline(timeout)), wakes=True)
@@ -288,8 +290,8 @@ class Consumer(Generic[K, V]):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition, the first record with this timestamp (ms since 1970) or a later one,
-        or None if there is no such record."""
+        """Return, for each partition, the offset and timestamp of the first record whose timestamp
+        is the given one (ms since 1970) or later, or None if there is no such record."""
         with self._acquire():
             requested = {to_partition(tp): timestamp for tp, timestamp in times.items()}
             return self._run(self._core.queries.offsets_for_times(requested, self._core.deadline(timeout)), wakes=True)
@@ -302,7 +304,7 @@ class Consumer(Generic[K, V]):
             )
 
     def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The offsets after the last records; with read_committed, the last stable offsets."""
+        """Return the high watermarks, or with read_committed the last stable offsets."""
         with self._acquire():
             requested = to_partitions(partitions)
             return self._run(
@@ -312,9 +314,9 @@ class Consumer(Generic[K, V]):
     # --- commits
 
     def commit_sync(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Commit, and wait for the response. `offsets` is None for all consumed positions, a list
-        of partitions whose positions to commit, or a mapping from partitions to offsets. A
-        committed offset is that of the next record to read.
+        """Commit offsets, and wait for the response. `offsets` is None for all consumed positions,
+        a list of partitions whose positions are committed, or a mapping from partitions to offsets.
+        A committed offset is the offset of the next record to read.
 
         Raises CommitFailed if the consumer is no longer a member of the group, and
         RebalanceInProgress if it must poll first."""
@@ -331,7 +333,8 @@ class Consumer(Generic[K, V]):
     def committed(
         self, partitions: Partitions, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for partitions without a committed offset."""
+        """Return the group's committed offsets, with None for a partition without a committed
+        offset."""
         with self._acquire():
             requested = to_partitions(partitions)
             return self._run(self._core.commits.committed(requested, self._core.deadline(timeout)), wakes=True)
@@ -339,17 +342,17 @@ class Consumer(Generic[K, V]):
     # --- the cluster and the group
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
-        """The partitions of a topic, with their leaders and replicas."""
+        """Return the partitions of a topic, with their leaders and replicas."""
         with self._acquire():
             return self._run(self._core.partitions_for(topic, self._core.deadline(timeout)), wakes=True)
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionMetadata]]:
-        """All topics that this consumer is authorized to describe, with their partitions."""
+        """Return all topics that this consumer is authorized to describe, with their partitions."""
         with self._acquire():
             return self._run(self._core.list_topics(self._core.deadline(timeout)), wakes=True)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The metadata that `Producer.send_offsets_to_transaction` requires."""
+        """Return the metadata that `Producer.send_offsets_to_transaction` requires."""
         with self._acquire():
             return self._core.group_metadata()
 
@@ -359,22 +362,22 @@ class Consumer(Generic[K, V]):
             self._call_on_loop(self._core.enforce_rebalance, reason)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics by Kafka's names."""
+        """Return the metrics, by Kafka's names."""
         return self._core.all_metrics()
 
     def wakeup(self) -> None:
-        """Make the blocked call, or the next one that blocks, raise Wakeup. May be called from any
+        """Make the blocked call, or the next call that blocks, raise Wakeup. May be called from any
         thread."""
         self._woken = True
         self._events.queue.put(None)
 
     def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
-        """Commit (if automatic), leave the group and close. A static member stays in the group
-        until its session expires, unless `leave_group` is set."""
+        """Commit the consumed positions if auto-commit is enabled, leave the group, and close. A
+        static member stays in the group until its session expires, unless `leave_group` is True."""
         if self._core.closing:
             return
         if self._io.forked:
-            # The membership belongs to the parent process.
+            # The group member is in the parent process.
             self._core.closing = self._core.closed = True
             return
         with self._acquire():
@@ -424,11 +427,12 @@ class Consumer(Generic[K, V]):
     # --- calls between the application's thread and the loop
 
     def _run(self, work: Coroutine[Any, Any, T], *, wakes: bool = False) -> T:
-        """Run a coroutine on the loop and wait for it, running callbacks of the application
-        meanwhile.
+        """Run a coroutine on the event loop and return its result. Runs callbacks of the
+        application while it waits.
 
-        A callback may call the consumer and wait in this method as well. It may then take the event
-        of the outer future from the queue, so the future is checked after every callback."""
+        A callback may call the consumer and wait in this method as well. The inner call may take
+        the event of the outer future from the queue, so the future is checked after every
+        callback."""
         try:
             if wakes:
                 self._check_woken()
@@ -460,7 +464,7 @@ class Consumer(Generic[K, V]):
         return self._run(call())
 
     def _wait(self, seconds: float) -> None:
-        """Wait up to this time for an event of the loop."""
+        """Wait up to this time for an event of the event loop."""
         self._events.is_waiting = True
         if self._core.buffer or self._core.has_poll_work or self._woken:
             self._events.is_waiting = False

@@ -1,5 +1,5 @@
 """Requests to the group's coordinator: find it, commit offsets, fetch committed offsets. Runs on
-the loop."""
+the event loop."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from kavka.protocol.primitives import ZERO_UUID, TopMessage
 logger = logging.getLogger(__name__)
 
 CHANNEL = "group"
-# The first versions of OffsetFetch with a list of groups, and of OffsetFetch and OffsetCommit with
-# topic ids.
-GROUPS_FROM = 8
-TOPIC_IDS_FROM = 10
+# The first versions of OffsetFetch with `require_stable` and with a list of groups, and the first
+# version of OffsetFetch and OffsetCommit with topic ids.
+MIN_REQUIRE_STABLE_VERSION = 7
+MIN_GROUP_LIST_VERSION = 8
+MIN_TOPIC_ID_VERSION = 10
 
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_LOOK_UP_AGAIN = _COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
+_FORGET_COORDINATOR = _COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -62,23 +63,23 @@ NO_MEMBER = Identity()
 
 
 class Membership:
-    """The interface of a group member for commits. This base class is a consumer that commits
+    """The interface of a group member for commits. This base class is for consumers that commit
     without being a member."""
 
     def identity(self) -> Identity:
         return NO_MEMBER
 
-    def committer(self) -> Identity:
-        """The identity for a commit. Raises CommitFailed or RebalanceInProgress if the member may
-        not commit now."""
+    def commit_identity(self) -> Identity:
+        """Return the identity for a commit. Raises CommitFailed or RebalanceInProgress if the
+        member may not commit now."""
         return self.identity()
 
-    def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
-        """A request that carried this identity failed with this code."""
+    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
+        """Handle a request with this identity that failed with this error code."""
 
 
 class Coordinator:
-    """Owns the id of the group's coordinator. Any task on the loop may call it."""
+    """Owns the id of the group's coordinator. Any task on the event loop may call it."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster, metrics: ConsumerMetrics) -> None:
         self.group_id: str | None = config["group.id"]
@@ -94,7 +95,8 @@ class Coordinator:
     # --- discovery
 
     async def find(self, timeout: float | None = None) -> int:
-        """Return the coordinator's broker id. Looks it up if it is unknown."""
+        """Return the broker id of the coordinator. Looks it up if it is unknown. Raises
+        IllegalState without a group.id, and KafkaTimeout after `timeout` seconds."""
         if self.group_id is None:
             raise IllegalState("group.id is not set: this consumer has no group")
         limit = self.timeout if timeout is None else timeout
@@ -118,17 +120,17 @@ class Coordinator:
         """Make the next request look up the coordinator."""
         self.node = None
 
-    def has_moved(self, code: int) -> bool:
-        """Whether the error code means that another broker is the coordinator. If so, the next
-        request looks it up."""
+    def forget_if_moved(self, code: int) -> bool:
+        """If the error code means that another broker is the coordinator, make the next request
+        look up the coordinator. Returns whether that is the case."""
         if code in _COORDINATOR_MOVED:
             self.forget()
             return True
         return False
 
     async def send(self, request: TopMessage, *, timeout: float | None = None, max_version: int | None = None) -> Any:
-        """Send a request without retries. After a failure, the next request looks up the
-        coordinator."""
+        """Send a request without retries, and return the response. After a timeout or a lost
+        connection, the next request looks up the coordinator."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
@@ -138,7 +140,7 @@ class Coordinator:
             )
 
     async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
-        """The highest version of a request that this client and the coordinator support."""
+        """Return the highest version of an API that this client and the coordinator support."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
@@ -157,7 +159,8 @@ class Coordinator:
             raise
 
     async def with_retries(self, attempt: Any, deadline: float, operation: str) -> Any:
-        """Await `attempt(timeout)`; repeat it after retriable errors until the deadline."""
+        """Return the result of `attempt(timeout)`. Retries after retriable errors; raises
+        KafkaTimeout at the deadline."""
         failures = 0
         while True:
             remaining = deadline - time.monotonic()
@@ -184,7 +187,7 @@ class Coordinator:
     async def commit_once(self, offsets: Offsets, timeout: float | None = None) -> None:
         if not offsets:
             return
-        identity = self.membership.committer()
+        identity = self.membership.commit_identity()
         ids = {tp.topic: self._topic_id(tp.topic) for tp in offsets}
         uses_topic_ids = ZERO_UUID not in ids.values()
         request = OffsetCommitRequest(
@@ -195,7 +198,9 @@ class Coordinator:
             topics=_commit_topics(offsets, ids),
         )
         started = time.monotonic()
-        response = await self.send(request, timeout=timeout, max_version=None if uses_topic_ids else TOPIC_IDS_FROM - 1)
+        response = await self.send(
+            request, timeout=timeout, max_version=None if uses_topic_ids else MIN_TOPIC_ID_VERSION - 1
+        )
         self._metrics.commit_latency.add(time.monotonic() - started)
         names = {topic_id: name for name, topic_id in ids.items()}
         for topic in response.topics:
@@ -207,10 +212,10 @@ class Coordinator:
     def _on_commit_error(self, topic: str, partition: int, error_code: int, identity: Identity) -> None:
         error = error_of(error_code)
         code = error.code
-        if code in _LOOK_UP_AGAIN:
+        if code in _FORGET_COORDINATOR:
             self.forget()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        self.membership.identity_rejected(identity, code)
+        self.membership.on_identity_rejected(identity, code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH):
             raise CommitFailed(
                 "the offsets were not committed: this consumer is no longer a member of the group, and its partitions "
@@ -221,9 +226,11 @@ class Coordinator:
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             if self.membership.identity().generation != identity.generation:
                 raise _retriable_error("the member's epoch has just changed")
-            raise CommitFailed("the offsets were not committed: this consumer is fenced by a newer epoch", code)
+            raise CommitFailed(
+                "the offsets were not committed: the coordinator has a newer epoch for this member", code
+            )
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
+            raise RebalanceInProgress("the offsets were not committed: the group is rebalancing; poll and commit again")
         raise KafkaError(code, f"the offset of {topic}-{partition} was not committed: {error}")
 
     # --- committed offsets
@@ -246,10 +253,10 @@ class Coordinator:
         for tp in partitions:
             by_topic.setdefault(tp.topic, []).append(tp.partition)
         ids = {topic: self._topic_id(topic) for topic in by_topic}
-        max_version = None if ZERO_UUID not in ids.values() else TOPIC_IDS_FROM - 1
+        max_version = None if ZERO_UUID not in ids.values() else MIN_TOPIC_ID_VERSION - 1
         request = OffsetFetchRequest(require_stable=self._stable_only)
-        version = await self.version_of(OffsetFetchRequest.API_KEY, max_version, timeout)
-        if version >= GROUPS_FROM:
+        api_version = await self.version_of(OffsetFetchRequest.API_KEY, max_version, timeout)
+        if api_version >= MIN_GROUP_LIST_VERSION:
             group = OffsetFetchRequestGroup(
                 group_id=self.group_id or "",
                 topics=[
@@ -265,15 +272,15 @@ class Coordinator:
             request.topics = [
                 OffsetFetchRequestTopic(name=topic, partition_indexes=indexes) for topic, indexes in by_topic.items()
             ]
-            if version < 7:
+            if api_version < MIN_REQUIRE_STABLE_VERSION:
                 request.require_stable = False
-        response = await self.send(request, timeout=timeout, max_version=version)
-        group_response = response.groups[0] if version >= GROUPS_FROM else response
+        response = await self.send(request, timeout=timeout, max_version=api_version)
+        group_response = response.groups[0] if api_version >= MIN_GROUP_LIST_VERSION else response
         self._check_fetch(group_response.error_code, identity)
         names = {topic_id: name for name, topic_id in ids.items()}
         committed: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
         for topic in group_response.topics:
-            name = names.get(topic.topic_id, "") if version >= TOPIC_IDS_FROM else topic.name
+            name = names.get(topic.topic_id, "") if api_version >= MIN_TOPIC_ID_VERSION else topic.name
             for partition in topic.partitions:
                 self._check_fetch(partition.error_code, identity)
                 if partition.committed_offset >= 0:
@@ -287,10 +294,10 @@ class Coordinator:
         if not error_code:
             return
         error = error_of(error_code)
-        if error.code in _LOOK_UP_AGAIN:
+        if error.code in _FORGET_COORDINATOR:
             self.forget()
         if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.modern:
-            self.membership.identity_rejected(identity, error.code)
+            self.membership.on_identity_rejected(identity, error.code)
             raise _retriable_error("the member's epoch has just changed")
         raise error
 

@@ -1,15 +1,15 @@
 """The consumer's state and logic, shared by the blocking (`consumer.py`) and the asyncio (`aio.py`)
 consumer.
 
-Everything but `poll_started` and the buffer's `take` runs on the event loop. A poll repeats three
-steps until it has records or its timeout expires:
+Everything except `on_poll_started` and the `take` methods of the buffer runs on the event loop. A
+poll repeats three steps until it has records or its timeout expires:
 
-1. If `has_poll_work` is set, `run_poll_work` on the loop: raise errors of background tasks, run
-   commit callbacks, start the member's tasks (`member.poll`), reset positions that are out of
-   range, start the automatic commit, and run the poll tasks (`poll_tasks.py`).
+1. If `has_poll_work` is set, call `run_poll_work` on the event loop: raise errors of background
+   tasks, run commit callbacks, start the member's tasks (`member.poll`), reset positions that are
+   out of range, start the automatic commit, and run the poll tasks (`poll_tasks.py`).
 2. Take records from the buffer, in the application's thread.
-3. If there are none, wait for a call of `wake_poll`. The fetcher makes it for new records, and
-   `request_poll` for work of step 1.
+3. If the buffer has no records, wait until `wake_poll` is called. The fetcher calls it for new
+   records, and `request_poll` calls it for work of step 1.
 
 Background tasks never change the assignment and never call functions of the application. They
 submit such work with `run_in_poll`, and the next poll runs it:
@@ -67,8 +67,8 @@ T = TypeVar("T")
 
 CallUser = Callable[..., Awaitable[Any]]
 
-# Timeout in seconds for a consumer that the application dropped to leave its group.
-_ABANDON_TIMEOUT = 5.0
+# Seconds that a consumer has to leave its group after the application dropped it.
+_ABANDON_TIMEOUT_S = 5.0
 _FATAL_TOPIC_ERRORS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
 
@@ -77,7 +77,7 @@ class ConsumerCore:
     """Owns all parts of a consumer and wires them together.
 
     `call_user(function, *args)` calls a function of the application in the application's thread
-    and awaits its result. `wake_poll()` wakes a poll that waits. `on_room()` is called in the
+    and awaits the result. `wake_poll()` wakes a poll that is waiting. `on_room()` is called in the
     application's thread when a poll has freed space in the buffer."""
 
     def __init__(
@@ -131,8 +131,8 @@ class ConsumerCore:
             self.coordinator.membership = self.member
         self._errors: deque[BaseException] = deque()
         self._fetch_errors: dict[PartitionState, tuple[int, KafkaError]] = {}
-        """The last fetch error of each partition, with the version of the position it applies
-        to."""
+        """The last fetch error of each partition, and the version of the partition's state when the
+        fetch was sent."""
 
     # --- start and stop
 
@@ -142,8 +142,8 @@ class ConsumerCore:
         self.cluster.on_update(self._on_metadata)
 
     async def close(self, timeout: float, leave_group: bool | None = None) -> None:
-        """Commit the consumed positions, leave the group, stop. Steps that exceed `timeout` are
-        skipped."""
+        """Commit the consumed positions if auto-commit is enabled, leave the group, and stop. Steps
+        that do not complete within `timeout` seconds are skipped."""
         if self.closing:
             return
         self.closing = True
@@ -158,7 +158,7 @@ class ConsumerCore:
             await self.commits.run_callbacks()
             await self.fetcher.close(max(0.0, deadline - time.monotonic()))
         except KafkaError as error:
-            logger.info("Closing the consumer: %s", error)
+            logger.info("The consumer was not closed cleanly: %s", error)
         finally:
             self.closed = True
             await self.positions.stop()
@@ -172,17 +172,17 @@ class ConsumerCore:
         self._raise_failure(ignore=(KafkaError,))
 
     async def abandon(self, timeout: float | None = None) -> None:
-        """The application dropped the consumer: leave the group without a commit, since the
-        application may not have processed the polled records."""
+        """Close a consumer that the application dropped. Leaves the group without a commit, because
+        the application may not have processed the polled records."""
         self.auto_commit = False
-        await self.close(_ABANDON_TIMEOUT if timeout is None else timeout)
+        await self.close(_ABANDON_TIMEOUT_S if timeout is None else timeout)
 
     async def _leave_group(self, member: Member, deadline: float, leave_group: bool | None) -> None:
         try:
             async with asyncio.timeout(max(0.01, deadline - time.monotonic()) + 0.5):
                 await member.leave(deadline, leave_group=leave_group)
         except TimeoutError:
-            logger.warning("The consumer did not leave its group before the timeout of close")
+            logger.warning("The consumer did not leave group %s before the timeout of close", self.group_id)
 
     def check_open(self) -> None:
         if self.closed:
@@ -220,7 +220,7 @@ class ConsumerCore:
         if function is not None:
             await self.poll_tasks.call_listener(self.call_user(function, set(partitions)))
 
-    def assignment_changed(self) -> None:
+    def on_assignment_changed(self) -> None:
         self._follow_topics()
         self.commits.start_auto_commit()
         self.positions.start()
@@ -237,7 +237,7 @@ class ConsumerCore:
         if subscriptions.mode is Mode.PATTERN and cluster.complete:
             names = [t.name for t in cluster.topics.values() if not (t.is_internal and self._exclude_internal)]
             if subscriptions.match(names) and self.member is not None:
-                self.member.subscription_changed()
+                self.member.on_subscription_changed()
         for topic in subscriptions.topics:
             code = cluster.topic_errors.get(topic)
             if code in _FATAL_TOPIC_ERRORS:
@@ -252,10 +252,10 @@ class ConsumerCore:
 
     # --- poll
 
-    def poll_started(self) -> None:
-        """Called in the application's thread when a poll starts. The records of earlier polls now
+    def on_poll_started(self) -> None:
+        """Called in the application's thread when a poll starts. The records of earlier polls then
         count as processed."""
-        self.unread.polled()
+        self.unread.on_poll()
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
         self.metrics.last_poll = now
@@ -263,8 +263,9 @@ class ConsumerCore:
             self.has_poll_work = True
 
     async def run_poll_work(self, deadline: float, *, nested: bool = False) -> None:
-        """Do the work of a poll other than taking records. Waits for poll tasks, not for records.
-        With `nested`, the caller is a poll inside a listener that another poll has called."""
+        """Do the work of a poll, except for taking records. Waits for poll tasks until the
+        deadline, not for records. Raises pending errors. `nested` is set if the caller is a poll
+        inside a listener that another poll has called."""
         self.has_poll_work = False
         self._raise_failure()
         if self.subscriptions.mode is Mode.NONE:
@@ -288,7 +289,7 @@ class ConsumerCore:
                 raise error
 
     def _is_resolved(self, error: BaseException) -> bool:
-        """Whether the error reports a missing offset that the application has set meanwhile."""
+        """Whether the error reports partitions without an offset whose positions are now known."""
         if not isinstance(error, NoOffsetForPartition):
             return False
         states = [self.subscriptions.partitions.get(tp) for tp in error.partitions]
@@ -298,14 +299,14 @@ class ConsumerCore:
         while self._fetch_errors:
             state = next(iter(self._fetch_errors))
             version, error = self._fetch_errors.pop(state)
-            # If this error is raised, the next poll handles the remaining ones.
+            # If this error is raised, the next poll handles the other errors.
             self.has_poll_work |= bool(self._fetch_errors)
             if state.version != version or not state.assigned:
                 continue
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise error
-            # Polls return the records that were fetched earlier first. If the offset is still out
-            # of range afterwards, the next fetch reports it again.
+            # Polls first return the records that were fetched earlier. If the offset is still out
+            # of range afterwards, the next fetch reports the error again.
             if state.position == state.next_offset:
                 self.positions.reset(state)
 
@@ -335,7 +336,7 @@ class ConsumerCore:
         if self.subscriptions.mode is Mode.PATTERN:
             self.cluster.request_update()
         if self.member is not None:
-            self.member.subscription_changed()
+            self.member.on_subscription_changed()
         self.request_poll()
 
     def _require_group(self) -> None:
@@ -350,7 +351,7 @@ class ConsumerCore:
         if self.auto_commit and self.subscriptions.partitions:
             self.commits.commit_async(None)
         self.subscriptions.assign(assigned)
-        self.assignment_changed()
+        self.on_assignment_changed()
         self.request_poll()
 
     async def unsubscribe(self) -> None:
@@ -449,13 +450,13 @@ def _check_config(config: ClientConfig) -> None:
     if config["group.protocol"].lower() == "consumer":
         for name in _CLASSIC_ONLY:
             if config.is_explicit(name):
-                raise ConfigError(name, "cannot be set with group.protocol=consumer: the broker decides")
+                raise ConfigError(name, "cannot be set with group.protocol=consumer: the broker sets it")
         return
     if config.is_explicit("group.remote.assignor"):
         raise ConfigError("group.remote.assignor", "requires group.protocol=consumer")
-    if config["group.id"] is None and config.is_explicit(assignors.NAME):
+    if config["group.id"] is None and config.is_explicit(assignors.SETTING):
         # This call only validates the setting; a member of a group loads the assignors itself.
-        assignors.load(config[assignors.NAME], config.originals)
+        assignors.load(config[assignors.SETTING], config.originals)
 
 
 SEEK_BEGINNING, SEEK_END = EARLIEST, LATEST

@@ -38,7 +38,7 @@ def write_subscription(subscription: Subscription) -> bytes:
 
 
 def read_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """Raises ProtocolError for invalid data."""
+    """Decode a subscription. Raises ProtocolError for invalid data."""
     message: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
     owned = tuple(TopicPartition(topic.topic, p) for topic in message.owned_partitions for p in topic.partitions)
     return Subscription(
@@ -60,7 +60,8 @@ def write_assignment(assignment: Assignment) -> bytes:
 
 
 def read_assignment(data: bytes) -> Assignment:
-    """Raises ProtocolError for invalid data. Empty data is an empty assignment."""
+    """Decode an assignment. Empty data is an empty assignment. Raises ProtocolError for invalid
+    data."""
     if not data:
         return Assignment()
     message: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
@@ -76,9 +77,9 @@ def _encode(message: TopMessage, version: int) -> bytes:
     return b"".join(out)
 
 
-def _decode(kind: Any, data: bytes) -> Any:
+def _decode(message_class: Any, data: bytes) -> Any:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
         raise ProtocolError("the data has no version")
     # A newer version begins with the fields of the known version.
-    message, _ = kind.decode(data, 2, min(version, kind.MAX_VERSION))
+    message, _ = message_class.decode(data, 2, min(version, message_class.MAX_VERSION))
     return message

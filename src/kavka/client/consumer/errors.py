@@ -1,4 +1,4 @@
-"""Errors of the consumer, besides those of all clients."""
+"""Consumer errors, in addition to the errors common to all clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ConcurrentAccess(IllegalState):
 
 
 class Wakeup(_Local):
-    """`wakeup` was called: the blocked call, or the next one that blocks, raises this."""
+    """Raised by the blocked call, or by the next call that blocks, after `wakeup` was called."""
 
 
 class NoOffsetForPartition(_Local):
-    """There is no committed offset, and auto.offset.reset is none."""
+    """The group has no committed offset for these partitions, and auto.offset.reset is none."""
 
     CODE = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -33,8 +33,8 @@ class NoOffsetForPartition(_Local):
 
 
 class OffsetOutOfRange(_Local):
-    """The position is not in the log, and auto.offset.reset is none. `offsets` are the positions by
-    partition."""
+    """The position is not in the log, and auto.offset.reset is none. `offsets` maps each partition
+    to its position."""
 
     CODE = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -48,8 +48,9 @@ class OffsetOutOfRange(_Local):
 
 
 class LogTruncation(OffsetOutOfRange):
-    """The log was truncated below the position, and auto.offset.reset is none. `diverging` are the
-    offsets at which the log diverges from the read records; None if they are unknown."""
+    """The log was truncated below the position, and auto.offset.reset is none. `diverging`
+    maps each partition to the offset at which the log diverges from the records that were read, or
+    to None if it is unknown."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], diverging: Mapping[TopicPartition, int | None]) -> None:
         super().__init__(offsets)
@@ -70,8 +71,8 @@ class CommitFailed(_Local):
 
 
 class RebalanceInProgress(_Local):
-    """The offsets were not committed because the group rebalances. Poll, then commit the partitions
-    that are still assigned."""
+    """The offsets were not committed because the group is rebalancing. Poll, then commit the
+    partitions that are still assigned."""
 
     CODE = ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -85,7 +86,7 @@ class UnreadableBatch(KafkaError):
     def __init__(
         self, code: ErrorCode, reason: str, topic_partition: TopicPartition, offset: int, next_offset: int | None
     ) -> None:
-        super().__init__(code, f"{topic_partition} at offset {offset}: {reason} (seek past it to skip these records)")
+        super().__init__(code, f"{topic_partition} at offset {offset}: {reason} (seek past the batch to continue)")
         self.reason = reason
         self.topic_partition = topic_partition
         self.offset = offset

@@ -1,4 +1,4 @@
-"""[pure] Fetch sessions: after a full request, requests and responses carry only the changes.
+"""[pure] Fetch sessions: after a full request, requests and responses contain only changes.
 
 The broker stores partitions and offsets under a session id. The epoch numbers the requests of a
 session:
@@ -19,8 +19,9 @@ from kavka.common.types import TopicPartition
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 from kavka.protocol.primitives import ZERO_UUID
 
-FIRST_WITH_TOPIC_IDS = 13
-LAST_WITH_NAMES = 12
+# Fetch versions.
+MIN_TOPIC_ID_VERSION = 13
+MAX_TOPIC_NAME_VERSION = 12
 _MAX_EPOCH = 0x7FFFFFFF
 
 
@@ -42,14 +43,15 @@ class FetchSession:
         self.partitions: dict[TopicPartition, FetchTarget] = {}
         """The partitions of the session as of the last request."""
         self.names: dict[UUID, str] = {}
+        """Topic names by topic id."""
         self._uses_topic_ids = False
 
     def request(self, targets: dict[TopicPartition, FetchTarget]) -> tuple[FetchRequest, int | None]:
-        """Return the request that fetches exactly these partitions, and its highest version (None
-        for any version)."""
+        """Return the request that fetches exactly these partitions, and the highest API version
+        that it may be sent with (None for no limit)."""
         uses_topic_ids = all(target.topic_id != ZERO_UUID for target in targets.values())
         if uses_topic_ids != self._uses_topic_ids:
-            # A session uses either topic ids or names.
+            # A session uses topic ids for all partitions or for none.
             self.epoch = 0
             self._uses_topic_ids = uses_topic_ids
         forgotten: list[tuple[TopicPartition, UUID]] = []
@@ -72,17 +74,17 @@ class FetchSession:
             topics=_by_topic(changed),
             forgotten_topics_data=_forgotten(forgotten),
         )
-        return request, None if uses_topic_ids else LAST_WITH_NAMES
+        return request, None if uses_topic_ids else MAX_TOPIC_NAME_VERSION
 
     def close_request(self) -> FetchRequest | None:
-        """The request that closes the session; None if there is no session."""
+        """Return the request that closes the session, or None if there is no session."""
         if not self.session_id:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=-1, topics=[], forgotten_topics_data=[])
 
     def handle_response(self, response: FetchResponse) -> bool:
-        """Update the session. Returns False if the response is an error and the session
-        restarts."""
+        """Update the session. Returns False if the response is an error; the next request then
+        starts a new session."""
         code = response.error_code
         if code:
             if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
@@ -90,16 +92,16 @@ class FetchSession:
             self.epoch = 0
             return False
         if response.session_id == 0:
-            # The broker has no session for this client: every request is a full one.
+            # The broker has no session for this client: every request is a full request.
             self.session_id = self.epoch = 0
         else:
             self.session_id = response.session_id
             self.epoch = 1 if self.epoch in (0, _MAX_EPOCH) else self.epoch + 1
         return True
 
-    def failed(self) -> None:
-        """Make the next request replace the session. Called after a request failed, since the
-        broker's state is then unknown."""
+    def reset(self) -> None:
+        """Make the next request replace the session. Called after a failed request, because the
+        broker's state of the session is then unknown."""
         self.epoch = 0
 
 

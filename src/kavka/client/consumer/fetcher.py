@@ -1,5 +1,5 @@
-"""Prefetching: one fetch in flight for each broker with a partition that has room in the buffer.
-Runs on the loop.
+"""Prefetches records, with at most one fetch in flight per broker. A partition is fetched while its
+buffered data is below the limit. Runs on the event loop.
 
 The buffer gets the undecoded bytes of a response; polls decode them. After an error, a partition is
 not fetched until a backoff expires. Errors that a poll must handle, such as an offset out of range,
@@ -19,7 +19,7 @@ from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
 from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
 from kavka.client.consumer.buffer import FetchBuffer
-from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, FetchTarget
+from kavka.client.consumer.fetch_session import MIN_TOPIC_ID_VERSION, FetchSession, FetchTarget
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.errors import error_of
@@ -32,12 +32,12 @@ from kavka.protocol.messages.fetch import FetchRequest, FetchResponse, Partition
 logger = logging.getLogger(__name__)
 
 CHANNEL = "fetch"
-# The number of full responses per partition that the buffer may hold.
-MAX_PREFETCHED = 2
+# The maximum number of full responses that the buffer holds per partition.
+MAX_PREFETCHED_RESPONSES = 2
 # If max.partition.fetch.bytes is not set, the fetch size of a partition doubles up to this size
-# while its responses are full and the application waits for them. With 1 MB, a quarter of the time
-# passes between responses.
-MAX_FETCH_BYTES = 2 * 1024 * 1024
+# while its responses are more than half full and the buffer is empty. With the default of 1 MB, a
+# consumer spends a quarter of its time waiting for the next response.
+MAX_PARTITION_FETCH_BYTES = 2 * 1024 * 1024
 
 _NEEDS_METADATA = frozenset(
     {
@@ -57,7 +57,8 @@ _NEEDS_METADATA = frozenset(
 
 class Fetcher:
     """Owns the fetch sessions and the fetches in flight. `on_data` is called after data was added
-    to the buffer, and `on_error(state, version, error)` for an error that a poll must handle."""
+    to the buffer, and `on_error(state, state_version, error)` for an error that a poll must
+    handle."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Fetcher:
         self._on_error = on_error
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[int, FetchSession] = {}
-        _keep_free_memory()
+        _raise_trim_threshold()
         self._in_flight: set[int] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -88,9 +89,11 @@ class Fetcher:
         self._max_bytes = config["fetch.max.bytes"]
         self._max_wait = config["fetch.max.wait.ms"]
         self._partition_bytes: int = config["max.partition.fetch.bytes"]
-        self._max_fetch_bytes = self._partition_bytes
+        self._max_partition_fetch_bytes = self._partition_bytes
         if not config.is_explicit("max.partition.fetch.bytes"):
-            self._max_fetch_bytes = max(self._partition_bytes, min(MAX_FETCH_BYTES, self._max_bytes))
+            self._max_partition_fetch_bytes = max(
+                self._partition_bytes, min(MAX_PARTITION_FETCH_BYTES, self._max_bytes)
+            )
         self._check_crcs = config["check.crcs"]
         self._rack = config["client.rack"]
         self.read_committed = config["isolation.level"] == "read_committed"
@@ -121,7 +124,7 @@ class Fetcher:
     # --- sending
 
     def wake(self) -> None:
-        """Send fetches soon: a partition may have become fetchable. Call it on the loop."""
+        """Send fetches soon: a partition may have become fetchable. Call it on the event loop."""
         if not self._scheduled and not self._closed and self._loop is not None:
             self._scheduled = True
             self._loop.call_soon(self._send_scheduled)
@@ -146,7 +149,7 @@ class Fetcher:
                     self._send(node, connection, states)
 
     def _by_node(self) -> dict[int, list[PartitionState]]:
-        """The partitions that can be fetched now, by broker."""
+        """Return the partitions that can be fetched now, by broker id."""
         now = self._now()
         cluster = self._cluster
         nodes: dict[int, list[PartitionState]] = {}
@@ -158,7 +161,7 @@ class Fetcher:
                 free_bytes -= buffered
             if state.position < 0 or state.paused or state.held or state.validating:
                 continue
-            if buffered >= MAX_PREFETCHED * (state.fetch_bytes or self._partition_bytes):
+            if buffered >= MAX_PREFETCHED_RESPONSES * (state.fetch_bytes or self._partition_bytes):
                 self._buffer.needs_room = True
                 continue
             if state.retry_at > now:
@@ -203,22 +206,22 @@ class Fetcher:
         request, max_version = session.request(targets)
         self._fill(request)
         try:
-            version = connection.version_of(FetchRequest.API_KEY, max_version)
+            api_version = connection.version_of(FetchRequest.API_KEY, max_version)
         except KafkaError as error:
             self._on_unsupported(session, states, error)
             return
         connection.new_buffer = new_buffer
-        fetch = _PendingFetch(self, node, session, requested, version, self._now())
+        fetch = _PendingFetch(self, node, session, requested, api_version, self._now())
         self._in_flight.add(node)
         try:
-            connection.send_to(request, version, fetch, self._timeout + self._max_wait / 1000)
+            connection.send_to(request, api_version, fetch, self._timeout + self._max_wait / 1000)
         except KafkaError as error:
             fetch.set_exception(error)
 
     def _on_unsupported(self, session: FetchSession, states: list[PartitionState], error: KafkaError) -> None:
-        """The broker supports no suitable version of Fetch. The next poll raises the error, and
-        fetches are retried later: the broker may be upgraded."""
-        session.failed()
+        """Handle a broker that supports no suitable version of Fetch. The next poll raises the
+        error. Fetches are retried after a backoff, because the broker may be upgraded."""
+        session.reset()
         self._report_error(states[0], states[0].version, error)
         for state in states:
             state.retry_at = states[0].retry_at
@@ -235,10 +238,10 @@ class Fetcher:
 
     def on_response(self, fetch: _PendingFetch, response: FetchResponse) -> None:
         self._in_flight.discard(fetch.node)
-        self._metrics.fetch_latency.add(self._now() - fetch.sent)
+        self._metrics.fetch_latency.add(self._now() - fetch.sent_at)
         if not fetch.session.handle_response(response):
             error = error_of(response.error_code)
-            logger.debug("Broker %s closed the fetch session: %s", fetch.node, error)
+            logger.debug("Broker %s returned an error, restarting the fetch session: %s", fetch.node, error)
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._back_off(fetch)
             self.wake()
@@ -247,20 +250,20 @@ class Fetcher:
         endpoints = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         size = 0
         for topic in response.responses:
-            name = names.get(topic.topic_id, "") if fetch.version >= FIRST_WITH_TOPIC_IDS else topic.topic
+            name = names.get(topic.topic_id, "") if fetch.api_version >= MIN_TOPIC_ID_VERSION else topic.topic
             for data in topic.partitions:
-                request = fetch.requested.get(TopicPartition(name, data.partition_index))
-                if request is None:
+                requested_partition = fetch.requested.get(TopicPartition(name, data.partition_index))
+                if requested_partition is None:
                     continue
-                state, version, offset = request
-                if state.version != version or state.next_offset != offset:
+                state, state_version, offset = requested_partition
+                if state.version != state_version or state.next_offset != offset:
                     continue
                 if data.error_code:
                     self._on_partition_error(state, data, fetch.node, endpoints)
                 else:
-                    size += self._accept(state, version, data)
+                    size += self._accept(state, state_version, data)
         # Send the next request before waking the application, whose thread would compete for the
-        # interpreter's lock.
+        # GIL.
         self._send_all()
         if size:
             self._metrics.fetch_size.add(size)
@@ -268,7 +271,7 @@ class Fetcher:
 
     def on_failure(self, fetch: _PendingFetch, error: BaseException) -> None:
         self._in_flight.discard(fetch.node)
-        fetch.session.failed()
+        fetch.session.reset()
         if self._closed:
             return
         logger.debug("A fetch from broker %s failed: %s", fetch.node, error)
@@ -282,7 +285,8 @@ class Fetcher:
             state.preferred = -1
             state.retry_at = until
 
-    def _accept(self, state: PartitionState, version: int, data: PartitionData) -> int:
+    def _accept(self, state: PartitionState, state_version: int, data: PartitionData) -> int:
+        """Add the records of a response to the buffer. Returns their size in bytes."""
         state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset
         state.log_start = data.log_start_offset
@@ -296,11 +300,11 @@ class Fetcher:
         if end == 0:
             self._report_error(
                 state,
-                version,
+                state_version,
                 KafkaError(
                     ErrorCode.RECORD_LIST_TOO_LARGE,
-                    f"{state.tp} has a batch at offset {state.next_offset} that is larger than "
-                    f"max.partition.fetch.bytes ({self._partition_bytes}) allows",
+                    f"the batch of {state.tp} at offset {state.next_offset} is larger than "
+                    f"max.partition.fetch.bytes ({self._partition_bytes})",
                 ),
             )
             return 0
@@ -308,11 +312,15 @@ class Fetcher:
         if self.read_committed:
             aborted = sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ())
         fetched = Fetched(
-            state.topic, state.partition, records, state.next_offset, self._check_crcs, aborted, state, version
+            state.topic, state.partition, records, state.next_offset, self._check_crcs, aborted, state, state_version
         )
         limit = state.fetch_bytes or self._partition_bytes
-        if limit < self._max_fetch_bytes and fetched.size > limit // 2 and state.fetched_bytes == state.drained_bytes:
-            state.fetch_bytes = min(2 * limit, self._max_fetch_bytes)
+        if (
+            limit < self._max_partition_fetch_bytes
+            and fetched.size > limit // 2
+            and state.fetched_bytes == state.drained_bytes
+        ):
+            state.fetch_bytes = min(2 * limit, self._max_partition_fetch_bytes)
         state.fetched_bytes += fetched.size
         if next_offset > state.next_offset:
             state.next_offset = next_offset
@@ -340,12 +348,12 @@ class Fetcher:
         elif code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE):
             self._report_error(state, state.version, error_of(code, f"{state.tp}: {error_of(code)}"))
         else:
-            logger.warning("Fetching %s failed: %s", state.tp, error_of(code))
+            logger.warning("Cannot fetch %s: %s", state.tp, error_of(code))
             state.retry_at = self._now() + self._backoff.delay(2)
 
-    def _report_error(self, state: PartitionState, version: int, error: KafkaError) -> None:
+    def _report_error(self, state: PartitionState, state_version: int, error: KafkaError) -> None:
         state.retry_at = self._now() + self._backoff.delay(3)
-        self._on_error(state, version, error)
+        self._on_error(state, state_version, error)
 
     # --- time
 
@@ -367,26 +375,29 @@ class Fetcher:
         self.wake()
 
 
-def _keep_free_memory() -> None:
-    """Make glibc keep the memory of consumed responses instead of returning it to the system.
+def _raise_trim_threshold() -> None:
+    """Make glibc keep the memory of consumed responses instead of returning it to the system, so
+    that polls do not allocate the same pages again.
 
-    glibc returns free memory at the end of the heap that exceeds twice the size of the largest
-    mapped block that was ever freed. Freeing a block of 4 MB raises this limit. Otherwise every
-    poll allocates the same pages again."""
+    glibc returns free memory at the end of the heap if it exceeds the trim threshold: twice the
+    size of the largest mapped block that was ever freed. Freeing a block of 4 MB raises the
+    threshold."""
     del bytearray(4 * 1024 * 1024)[:]
 
 
 @dataclass(slots=True, eq=False)
 class _PendingFetch:
-    """The response handler of a fetch. It runs inside the read, without another loop iteration."""
+    """The response handler of a fetch. The connection calls it directly when it has decoded the
+    response, not in a later iteration of the event loop."""
 
     fetcher: Fetcher
     node: int
     session: FetchSession
     requested: dict[TopicPartition, tuple[PartitionState, int, int]]
-    """By partition: its state, and the version and offset of the request."""
-    version: int
-    sent: float
+    """By partition: its state, and the state's version and next offset when the request was
+    sent."""
+    api_version: int
+    sent_at: float
     _done: bool = False
 
     def done(self) -> bool:
@@ -397,7 +408,7 @@ class _PendingFetch:
         try:
             self.fetcher.on_response(self, result)
         except Exception as error:
-            logger.exception("A fetch response could not be processed")
+            logger.exception("Cannot process a fetch response of broker %s", self.node)
             self.fetcher.on_failure(self, error)
 
     def set_exception(self, exception: BaseException, /) -> None:

@@ -7,8 +7,8 @@ notified of commits.
         def close(self): ...
         def configure(self, configs): ...
 
-Every method is optional. An error of an interceptor is logged, and the next interceptor gets the
-unchanged records.
+Every method is optional. If an interceptor fails, the error is logged, and the next interceptor
+gets the unchanged records.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Interceptors(InterceptorChain):
         self._commit = self.methods("on_commit")
 
     @property
-    def see_records(self) -> bool:
+    def has_consume_methods(self) -> bool:
         return bool(self._consume)
 
     @property
-    def see_commits(self) -> bool:
+    def has_commit_methods(self) -> bool:
         return bool(self._commit)
 
     def on_consume(self, records: Records) -> Records:
@@ -43,5 +43,5 @@ class Interceptors(InterceptorChain):
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for function in self._commit:
-            # Each interceptor gets its own copy.
+            # Each interceptor gets a separate copy, which it may change.
             call_each([function], "on_commit", dict(offsets))

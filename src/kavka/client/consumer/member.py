@@ -1,4 +1,4 @@
-"""The base of the members of both group protocols. See `member_states.py` for the states."""
+"""The base class of the members of both group protocols. See `member_states.py` for the states."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ class Host(Protocol):
     in_poll: bool
 
     async def run_in_poll(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Make the next poll run `work`, and return its result. Only a poll may change the
-        assignment or call functions of the application."""
+        """Make the next poll run `work`, and return the result of `work`. Only a poll may change
+        the assignment or call functions of the application."""
 
     async def notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
         """Call the rebalance listener. Allowed only in a poll task or in a call of the
         application."""
 
     async def commit_positions(self, deadline: float) -> None:
-        """Commit the consumed positions; a failure is only logged."""
+        """Commit the consumed positions. A failure is logged, not raised."""
 
     def request_poll(self) -> None:
-        """Make the next poll run its tasks, and wake a poll that waits."""
+        """Make the next poll run its tasks, and wake a poll that is waiting."""
 
     def fail(self, error: BaseException) -> None:
         """Make the next poll raise this error."""
 
-    def assignment_changed(self) -> None:
-        """Partitions were added or removed."""
+    def on_assignment_changed(self) -> None:
+        """Called after partitions were added to or removed from the assignment."""
 
 
 class Member(Membership):
@@ -62,7 +62,7 @@ class Member(Membership):
     apply assignments.
 
     Owns the member's id, `generation` (or epoch; -1 while it is not a member) and `state`. All
-    methods run on the loop. Only a poll task changes the assignment.
+    methods run on the event loop. Only a poll task changes the assignment.
     """
 
     TRANSITIONS: ClassVar[Transitions]
@@ -97,15 +97,16 @@ class Member(Membership):
     def on_metadata(self) -> None:
         """Called when the cluster has newer metadata."""
 
-    def subscription_changed(self) -> None:
+    def on_subscription_changed(self) -> None:
         self.host.request_poll()
 
     def rejoin(self, reason: str) -> None:
-        """Rejoin the group with the next poll. No effect in the consumer protocol, whose
+        """Rejoin the group with the next poll. Has no effect in the consumer protocol, in which the
         coordinator decides when to rebalance."""
 
     async def leave(self, deadline: float, *, leave_group: bool | None = None) -> None:
-        """Give up all partitions and leave the group. Called while the application waits."""
+        """Give up all partitions and leave the group. Called while the application waits. If
+        `leave_group` is None, a static member stays in the group."""
         raise NotImplementedError
 
     @property
@@ -155,14 +156,14 @@ class Member(Membership):
         )  # fmt: skip
 
     def _hold_partitions(self) -> None:
-        """Make polls return no more records of the owned partitions, since other members may own
-        them already."""
+        """Make polls return no more records of the owned partitions, because other members may
+        already own them."""
         for state in self.host.subscriptions.partitions.values():
             state.held = True
 
     async def _give_up(self, partitions: Collection[TopicPartition], event: str) -> None:
-        """Remove partitions from the assignment after calling the listener. Before partitions are
-        revoked, the consumed positions are committed."""
+        """Remove partitions from the assignment after calling the listener. If the partitions are
+        revoked and auto-commit is enabled, commits the consumed positions first."""
         host = self.host
         states = [host.subscriptions.partitions[tp] for tp in partitions]
         for state in states:
@@ -178,11 +179,11 @@ class Member(Membership):
             tp: state for tp, state in host.subscriptions.partitions.items() if tp not in dropped
         }
         if partitions:
-            host.assignment_changed()
+            host.on_assignment_changed()
 
     async def _notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
-        """Call the rebalance listener. The poll raises the listener's error; the rebalance
-        continues."""
+        """Call the rebalance listener. If the listener fails, the rebalance continues and the next
+        poll raises the error."""
         try:
             await self.host.notify_listener(event, partitions)
         except asyncio.CancelledError:
@@ -193,7 +194,7 @@ class Member(Membership):
 
 
 class Retry(Exception):
-    """A step of joining must be repeated, immediately or after a backoff."""
+    """A step of joining must be retried, immediately or after a backoff."""
 
     def __init__(self, reason: str, *, backoff: bool) -> None:
         super().__init__(reason)

@@ -13,7 +13,7 @@ Consumer protocol (`modern.py`):
        ^                                                            |             |
        +-- lost partitions are given up -- FENCED <-- fenced, or polls too rarely-+
 
-An error that ends a step of joining returns a classic member to UNJOINED; the next poll retries.
+If a step of joining fails, a classic member returns to UNJOINED and retries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class MemberState(Enum):
     UNJOINED = "not a member; owned partitions, if any, were prepared for the next rebalance"
     JOINING = "the first heartbeat (epoch 0) has no response yet"
     PREPARING_REBALANCE = "JoinGroup is in flight"
-    COMPLETING_REBALANCE = "SyncGroup is in flight, or its assignment waits for a poll"
+    COMPLETING_REBALANCE = "SyncGroup is in flight, or the assignment waits for a poll"
     RECONCILING = "the assignment differs from the owned partitions; a poll applies it"
     STABLE = "a member that owns its assignment"
     FENCED = "removed from the group; the next poll gives up the lost partitions"
-    FATAL = "an error that no retry fixes; only a new subscription leaves this state"
-    LEAVING = "partitions are given up; the request to leave is in flight"
+    FATAL = "an error that is not retriable; only a new subscription or leaving ends this state"
+    LEAVING = "the partitions were given up; the leave request is in flight"
 
 
 _S = MemberState

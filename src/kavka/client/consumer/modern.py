@@ -1,5 +1,5 @@
-"""A member of a group of the consumer protocol: the coordinator assigns partitions, and members
-reconcile independently.
+"""A group member that uses the consumer protocol (KIP-848): the coordinator assigns partitions, and
+members reconcile independently.
 
 `member_states.py` has the states and their transitions. Two background tasks run on the loop, both
 started by `poll`:
@@ -44,7 +44,8 @@ from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTop
 logger = logging.getLogger(__name__)
 
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
-PATTERNS_FROM = 1
+# The first version of ConsumerGroupHeartbeat with regex subscriptions.
+MIN_REGEX_VERSION = 1
 
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _ACTIVE = frozenset({MemberState.JOINING, MemberState.RECONCILING, MemberState.STABLE})
@@ -64,7 +65,7 @@ class ModernMember(Member):
         self.member_id = str(uuid4())
         self._assignor: str | None = config["group.remote.assignor"]
         self._interval = config.seconds("heartbeat.interval.ms")
-        self._sent_fields: dict[str, Any] = {}
+        self._acknowledged_fields: dict[str, Any] = {}
         """The fields of this member that the coordinator has acknowledged, by name."""
         self._target: Target | None = None
         self._reconcile_task: asyncio.Task[None] | None = None
@@ -75,17 +76,17 @@ class ModernMember(Member):
     def identity(self) -> Identity:
         return Identity(self.generation, self.member_id, self.instance_id, modern=self.generation > 0)
 
-    def committer(self) -> Identity:
+    def commit_identity(self) -> Identity:
         if not self.host.subscriptions.uses_group:
             return NO_MEMBER
         if self.generation <= 0:
             raise CommitFailed(
-                "the offsets were not committed: this consumer is not a member of the group; if it was a member, the "
-                "time between two polls exceeded max.poll.interval.ms"
+                "the offsets were not committed: this consumer is not a member of the group. It was probably "
+                "removed because the time between two polls exceeded max.poll.interval.ms"
             )
         return self.identity()
 
-    def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
+    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
         if identity.modern and identity.generation == self.generation and code in _FENCED:
             self._fence(f"a request failed with {code.name}")
 
@@ -113,14 +114,14 @@ class ModernMember(Member):
             self._reconcile_task = self._start(self._reconcile(), "reconcile")
 
     def _can_join(self) -> bool:
-        """Whether the member may join. A pattern that the client matches must be resolved to topics
-        first."""
+        """Whether the member may join. A pattern that the client matches must first be matched
+        against the metadata of all topics."""
         return self.host.subscriptions.mode is not Mode.PATTERN or self.host.subscriptions.matched
 
     def on_metadata(self) -> None:
         self.host.request_poll()
 
-    def subscription_changed(self) -> None:
+    def on_subscription_changed(self) -> None:
         if self.state is MemberState.FATAL:
             self._transition(MemberState.FENCED)
         self._send_heartbeat_now()
@@ -133,9 +134,9 @@ class ModernMember(Member):
         await self._give_up(owned, REVOKED if self.generation > 0 else LOST)
         self._transition(MemberState.LEAVING)
         if self.generation > 0:
-            permanent = self.instance_id is None if leave_group is None else leave_group
-            epoch = LEAVE_EPOCH if permanent else STATIC_LEAVE_EPOCH
-            if permanent or self.instance_id is not None:
+            is_permanent = self.instance_id is None if leave_group is None else leave_group
+            epoch = LEAVE_EPOCH if is_permanent else STATIC_LEAVE_EPOCH
+            if is_permanent or self.instance_id is not None:
                 await self._send_leave(epoch, max(0.001, min(self.coordinator.timeout, deadline - time.monotonic())))
         self._reset()
         # A commit that was in flight may have fenced the member.
@@ -144,7 +145,7 @@ class ModernMember(Member):
 
     def _reset(self) -> None:
         self.generation = -1
-        self._sent_fields = {}
+        self._acknowledged_fields = {}
         self._target = None
 
     def _fence(self, reason: str) -> None:
@@ -169,7 +170,7 @@ class ModernMember(Member):
                 self._next_heartbeat = now + self._interval
                 continue
             if self._exceeds_poll_interval():
-                await self._leave_as_too_slow()
+                await self._leave_on_poll_timeout()
                 continue
             if now < self._next_heartbeat:
                 continue
@@ -188,7 +189,7 @@ class ModernMember(Member):
                     self._fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
             if failures:
                 # The coordinator may or may not have received the fields.
-                self._sent_fields = {}
+                self._acknowledged_fields = {}
                 self._next_heartbeat = time.monotonic() + self.coordinator.backoff.delay(failures)
 
     def _fail(self, error: KafkaError) -> None:
@@ -201,7 +202,7 @@ class ModernMember(Member):
         self.host.fail(error)
 
     def _fields(self) -> dict[str, Any]:
-        """All fields that describe this member now."""
+        """Return the current values of all fields that heartbeats send, by name."""
         subscriptions = self.host.subscriptions
         by_pattern = subscriptions.mode is Mode.SERVER_PATTERN
         return {
@@ -223,30 +224,33 @@ class ModernMember(Member):
         return sorted((topic_id, tuple(sorted(indexes))) for topic_id, indexes in owned.items())
 
     async def _heartbeat(self) -> bool:
-        """Send a heartbeat. Returns False if it must be repeated after a backoff."""
+        """Send a heartbeat. Returns False if it must be retried after a backoff."""
         fields = self._fields()
         epoch = self.generation
         if epoch == JOIN_EPOCH:
             fields["topic_partitions"] = []
-            self._sent_fields = {}
-        sent = self._sent_fields
+            self._acknowledged_fields = {}
+        acknowledged = self._acknowledged_fields
         by_pattern = self.host.subscriptions.mode is Mode.SERVER_PATTERN
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id
         )
         for name, value in fields.items():
-            if name in sent and sent[name] == value:
+            if name in acknowledged and acknowledged[name] == value:
                 continue
-            if name == "subscribed_topic_regex" and not by_pattern and not sent.get(name):
+            if name == "subscribed_topic_regex" and not by_pattern and not acknowledged.get(name):
                 continue
-            if name == "subscribed_topic_names" and by_pattern and not sent.get(name) and epoch != JOIN_EPOCH:
+            if name == "subscribed_topic_names" and by_pattern and not acknowledged.get(name) and epoch != JOIN_EPOCH:
                 continue
             if name == "topic_partitions":
                 value = [TopicPartitions(topic_id=topic_id, partitions=list(p)) for topic_id, p in value]
             setattr(request, name, value)
-        version = await self.coordinator.version_of(ConsumerGroupHeartbeatRequest.API_KEY)
-        if by_pattern and version < PATTERNS_FROM:
-            raise UnsupportedVersion("the coordinator does not match patterns; pass a compiled pattern (re.compile)")
+        api_version = await self.coordinator.version_of(ConsumerGroupHeartbeatRequest.API_KEY)
+        if by_pattern and api_version < MIN_REGEX_VERSION:
+            raise UnsupportedVersion(
+                "the coordinator does not support regex subscriptions; subscribe with a compiled pattern (re.compile), "
+                "which the client matches"
+            )
         started = time.monotonic()
         response = await self.coordinator.send(request)
         self.host.metrics.record_heartbeat(time.monotonic() - started)
@@ -259,13 +263,13 @@ class ModernMember(Member):
         code = response.error_code
         if code:
             error = error_of(code, response.error_message)
-            if self.coordinator.has_moved(code) or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            if self.coordinator.forget_if_moved(code) or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return False
             if code in _FENCED:
                 self._fence(f"a heartbeat failed with {error.code.name}")
                 return True
             raise error
-        self._sent_fields = fields
+        self._acknowledged_fields = fields
         self.generation = response.member_epoch
         if response.member_id:
             self.member_id = response.member_id
@@ -281,7 +285,7 @@ class ModernMember(Member):
             self._transition(MemberState.STABLE)
         return True
 
-    async def _leave_as_too_slow(self) -> None:
+    async def _leave_on_poll_timeout(self) -> None:
         self._log_poll_interval_exceeded()
         epoch = LEAVE_EPOCH if self.instance_id is None else STATIC_LEAVE_EPOCH
         await self._send_leave(epoch, self.coordinator.timeout)
@@ -294,7 +298,7 @@ class ModernMember(Member):
         try:
             await self.coordinator.send(request, timeout=timeout)
         except KafkaError as error:
-            logger.debug("Leaving group %s: %s", self.group_id, error)
+            logger.debug("The leave request to group %s failed: %s", self.group_id, error)
 
     # --- reconciliation of owned partitions with the target assignment
 
@@ -309,7 +313,7 @@ class ModernMember(Member):
                 if not error.retriable:
                     self.host.fail(error)
                     return
-                logger.debug("The topics of an assignment cannot be resolved: %s", error)
+                logger.debug("Cannot resolve the topic ids of an assignment of group %s: %s", self.group_id, error)
                 partitions = None
             if partitions is None:
                 failures += 1
@@ -321,7 +325,8 @@ class ModernMember(Member):
             self.host.request_poll()
 
     async def _resolve(self, target: Target) -> list[TopicPartition] | None:
-        """The partitions of the target, with topic names; None while the metadata lacks a topic."""
+        """Return the partitions of the target assignment, with topic names. Returns None while the
+        name of a topic is unknown."""
         cluster_names = self.host.cluster.topic_names
         unresolved = [
             topic_id for topic_id in target if topic_id not in cluster_names and topic_id not in self._topic_names
@@ -344,21 +349,21 @@ class ModernMember(Member):
         return [TopicPartition(self._topic_names[topic_id], p) for topic_id, indexes in target.items() for p in indexes]
 
     async def _lose_partitions(self) -> None:
-        """Give up the lost partitions in a poll. The member rejoins afterwards."""
+        """Make the next poll report all partitions as lost. A fenced member rejoins afterwards."""
         await self.host.run_in_poll(self._give_up_lost)
         self.host.request_poll()
 
     async def _give_up_lost(self) -> None:
-        """Poll task: give up all partitions if the member was fenced or failed."""
+        """Poll task: report all partitions as lost if the member was fenced or failed."""
         if self.state in (MemberState.FENCED, MemberState.FATAL):
             await self._give_up(list(self.host.subscriptions.partitions), LOST)
 
     async def _apply(self, target: Target, partitions: list[TopicPartition], epoch: int) -> None:
-        """Poll task: replace the owned partitions by the target."""
+        """Poll task: replace the owned partitions with the target assignment."""
         subscriptions = self.host.subscriptions
         await self._give_up_lost()
         if self._target is not target or self.generation != epoch or self.state is not MemberState.RECONCILING:
-            # A newer target has arrived, or the member was fenced or leaves.
+            # A newer target has arrived, or the member was fenced or is leaving.
             return
         self._target = None
         owned = set(subscriptions.partitions)
@@ -374,7 +379,7 @@ class ModernMember(Member):
         self._topic_names = {topic_id: name for topic_id, name in self._topic_names.items() if topic_id in target}
         if revoked or added:
             logger.info("Member %s of group %s is assigned %s", self.member_id, self.group_id, names(partitions))
-        self.host.assignment_changed()
+        self.host.on_assignment_changed()
         if self._target is None:
             self._transition(MemberState.STABLE)
             self._send_heartbeat_now()

@@ -17,9 +17,9 @@ from kavka.common.types import TopicPartition
 
 
 class OffsetQueries:
-    """Runs queries on the loop; changes no position. `raise_failure` raises a pending error of the
-    background tasks. `restore_topics` resets the topics that the cluster follows, since a lookup
-    may add topics."""
+    """Runs queries on the event loop, without changing a position. `raise_failure` raises a pending
+    error of the background tasks. `restore_topics` removes the topics that a lookup has added to
+    the cluster's metadata."""
 
     def __init__(
         self,
@@ -42,13 +42,15 @@ class OffsetQueries:
         self._restore_topics = restore_topics
 
     async def position(self, tp: TopicPartition, deadline: float) -> int:
+        """Return the position, after waiting for its lookup if necessary. Raises KafkaTimeout at
+        the deadline."""
         # The partition may be revoked meanwhile, so get its state again after each wait.
         while (state := self._subscriptions.state(tp)).position < 0:
             self._raise_failure()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 reason = cause_of(self._cluster.connect_error())
-                raise KafkaTimeout(f"the position of {tp} was not determined in time{reason}")
+                raise KafkaTimeout(f"timed out looking up the position of {tp}{reason}")
             await self._positions.wait(remaining)
         return state.position
 
@@ -57,7 +59,7 @@ class OffsetQueries:
         for state in states:
             await self.position(state.tp, deadline)
         unfetched = {state.tp: LATEST for state in states if state.lag(self._read_committed) is None}
-        ends = await self._lookup.at_times(unfetched, deadline) if unfetched else {}
+        ends = await self._lookup.offsets_for_times(unfetched, deadline) if unfetched else {}
         result: dict[TopicPartition, int] = {}
         for state in states:
             lag = state.lag(self._read_committed)
@@ -67,7 +69,7 @@ class OffsetQueries:
         return result
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """The lag according to the last fetch; None before the first fetch."""
+        """Return the lag according to the last fetch, or None before the first fetch."""
         state = self._subscriptions.state(partition)
         lag = state.lag(self._read_committed)
         return None if lag is None else lag + self._undelivered(state)
@@ -77,7 +79,7 @@ class OffsetQueries:
         return max((lag for lag in lags if lag is not None), default=0)
 
     def _undelivered(self, state: PartitionState) -> int:
-        """The number of offsets that an iteration has taken but not yielded yet."""
+        """Return the number of offsets that an iteration has taken but not yielded yet."""
         first = self._unread.first().get(state.tp)
         return 0 if first is None else max(0, state.position - first)
 
@@ -86,14 +88,14 @@ class OffsetQueries:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         for tp, timestamp in times.items():
             if timestamp < 0:
-                raise ValueError(f"the time for {tp} cannot be {timestamp}")
+                raise ValueError(f"the timestamp for {tp} cannot be negative: {timestamp}")
         results = await self._look_up(times, deadline)
         return {tp: None if result.offset < 0 else _with_timestamp(result) for tp, result in results.items()}
 
     async def edge_offsets(
         self, partitions: Iterable[TopicPartition], edge: int, deadline: float
     ) -> dict[TopicPartition, int]:
-        """The first offsets (EARLIEST) or end offsets (LATEST) of partitions."""
+        """Return the earliest (`edge` EARLIEST) or latest (LATEST) offsets of partitions."""
         results = await self._look_up(dict.fromkeys(partitions, edge), deadline)
         return {tp: result.offset for tp, result in results.items()}
 
@@ -103,7 +105,7 @@ class OffsetQueries:
         if not times:
             return {}
         try:
-            return await self._lookup.at_times(times, deadline)
+            return await self._lookup.offsets_for_times(times, deadline)
         finally:
             self._restore_topics()
 

@@ -1,5 +1,5 @@
-"""Offset lookups at partition leaders: the first and the end offset, offsets by timestamp, and the
-end offset of an epoch."""
+"""Offset lookups at partition leaders: the earliest and latest offsets, offsets by timestamp, and
+the end offset of an epoch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 LATEST = -1
 EARLIEST = -2
-CONSUMER_REPLICA = -1
-EPOCHS_FOR_CONSUMERS_FROM = 3
+CONSUMER_REPLICA_ID = -1
+# The first version of OffsetForLeaderEpoch that consumers may send.
+MIN_EPOCH_LOOKUP_VERSION = 3
 
 
 class OffsetResult(NamedTuple):
@@ -39,17 +40,17 @@ class OffsetResult(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of the largest epoch that is not above the requested epoch. Both fields are -1 if the
-    leader has no such epoch."""
+    """The end offset of the largest leader epoch that is not above the requested epoch. Both fields
+    are -1 if the leader has no such epoch."""
 
     epoch: int
     end_offset: int
 
 
 class OffsetLookup:
-    """Sends lookups to leaders. After a failure it requests newer metadata, since the broker may no
-    longer be the leader: the fetcher would not detect this, because it skips partitions without a
-    valid position. Runs on the loop."""
+    """Sends lookups to leaders. After a failure it requests new metadata, because the broker may no
+    longer be the leader. The fetcher does not detect this: it skips partitions without a valid
+    position. Runs on the event loop."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -57,13 +58,14 @@ class OffsetLookup:
         self._timeout = config.seconds("request.timeout.ms")
         self._backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
 
-    async def at_times(
+    async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, OffsetResult]:
-        """For each partition, the first record with this timestamp (ms) or a later one; the
-        timestamp may be LATEST or EARLIEST.
+        """Return, for each partition, the first record whose timestamp is the given one (in ms) or
+        later. LATEST and EARLIEST are accepted as timestamps.
 
-        Retries until all leaders have responded. Raises KafkaTimeout at the deadline."""
+        Retries until all leaders have responded. Raises KafkaTimeout at the deadline, and errors
+        that are not retriable."""
         results: dict[TopicPartition, OffsetResult] = {}
         failures = 0
         for topic in {tp.topic for tp in times}:
@@ -75,13 +77,15 @@ class OffsetLookup:
             if len(results) == len(times):
                 return results
             failures += 1
-            await self._back_off(failures, deadline, f"no offsets of {_names(times, results)}: {error or 'no leader'}")
+            names = _missing_partitions(times, results)
+            message = f"timed out looking up offsets for {names}: {error or 'no leader'}"
+            await self._back_off(failures, deadline, message)
 
     async def try_once(
         self, times: Mapping[TopicPartition, int], results: dict[TopicPartition, OffsetResult], deadline: float
     ) -> KafkaError | None:
-        """Look up the partitions that have a leader, without retries. Adds to `results`, and
-        returns a retriable error if a lookup failed. Raises errors that are not retriable."""
+        """Look up the partitions that have a leader, without retries, and add them to `results`.
+        Returns a retriable error if a lookup failed. Raises errors that are not retriable."""
         error: KafkaError | None = None
         requests = [
             self._list_offsets(node, node_times, results, deadline)
@@ -131,14 +135,14 @@ class OffsetLookup:
                     partition_index=tp.partition, current_leader_epoch=self._epoch(tp), timestamp=timestamp
                 )
             )
-        limit = max(0.001, min(self._timeout, deadline - time.monotonic()))
+        timeout = max(0.001, min(self._timeout, deadline - time.monotonic()))
         request = ListOffsetsRequest(
-            replica_id=CONSUMER_REPLICA,
+            replica_id=CONSUMER_REPLICA_ID,
             isolation_level=self._isolation,
             topics=list(topics.values()),
-            timeout_ms=int(limit * 1000),
+            timeout_ms=int(timeout * 1000),
         )
-        response = await self._cluster.request(leader, request, timeout=limit)
+        response = await self._cluster.request(leader, request, timeout=timeout)
         error: KafkaError | None = None
         for topic in response.topics:
             for partition in topic.partitions:
@@ -163,8 +167,9 @@ class OffsetLookup:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, EpochEnd | None]:
-        """The end of the epoch for each partition whose leader responds; None if the leader does
-        not support the request. The caller retries missing partitions."""
+        """Return the end of the epoch for each partition whose leader responds, or None for a
+        partition whose leader does not support the request. The caller must retry missing
+        partitions."""
         ends: dict[TopicPartition, EpochEnd | None] = {}
         for leader, leader_epochs in self._by_leader(epochs).items():
             topics: dict[str, OffsetForLeaderTopic] = {}
@@ -176,13 +181,13 @@ class OffsetLookup:
                     )
                 )
             try:
-                limit = max(0.001, min(self._timeout, deadline - time.monotonic()))
-                connection = await self._cluster.connection(leader, timeout=limit)
-                if not connection.supports(OffsetForLeaderEpochRequest.API_KEY, EPOCHS_FOR_CONSUMERS_FROM):
+                timeout = max(0.001, min(self._timeout, deadline - time.monotonic()))
+                connection = await self._cluster.connection(leader, timeout=timeout)
+                if not connection.supports(OffsetForLeaderEpochRequest.API_KEY, MIN_EPOCH_LOOKUP_VERSION):
                     ends.update(dict.fromkeys(leader_epochs))
                     continue
-                request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA, topics=list(topics.values()))
-                response = await connection.send(request, timeout=limit)
+                request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))
+                response = await connection.send(request, timeout=timeout)
             except UnsupportedVersion:
                 ends.update(dict.fromkeys(leader_epochs))
                 continue
@@ -204,6 +209,6 @@ class OffsetLookup:
         return ends
 
 
-def _names(requested: Mapping[TopicPartition, Any], results: Mapping[TopicPartition, Any]) -> str:
+def _missing_partitions(requested: Mapping[TopicPartition, Any], results: Mapping[TopicPartition, Any]) -> str:
     missing = sorted(str(tp) for tp in requested if tp not in results)
     return ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")

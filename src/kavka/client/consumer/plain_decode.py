@@ -1,4 +1,5 @@
-"""Decodes the records of a batch in the plain form, like `take_records` of `_decode.pxd`."""
+"""Decodes the records of a batch in pure Python. The compiled form uses `take_records` in
+`_decode.pxd` instead."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ if TYPE_CHECKING:
     from kavka.client.consumer._decode import ConsumerRecord, Fetched
 
 
-def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
+def take_plain(fetched: Fetched, record_class: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
     """Append up to `limit` records of the open batch to `out`; return their number.
 
-    `kind` is ConsumerRecord, which this module cannot import without a cycle. One loop without
-    calls: this is the hot path of consumers without a compiler."""
-    create = kind.__new__
+    `record_class` is ConsumerRecord, which this module cannot import without a cycle. The common
+    cases are inlined in one loop: this is the consumer's hot path if the Cython extension is not
+    compiled. Raises CORRUPT_MESSAGE for an invalid batch."""
+    create = record_class.__new__
     append = out.append
     body = fetched.body
     size = fetched.body_end
@@ -31,11 +33,11 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
     first = fetched.next_offset
     remaining = fetched.remaining
     offset = first - 1
-    done = 0
+    count = 0
     try:
-        while remaining and done < limit:
-            # Numbers of one byte (two bytes for lengths) are decoded inline, others by
-            # decode_varint.
+        while remaining and count < limit:
+            # One-byte varints are decoded inline, and two-byte varints where they are common
+            # (record length, offset delta, value length). decode_varint decodes the others.
             number = body[pos]
             if number < 128:
                 pos += 1
@@ -50,7 +52,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
                     length, pos = decode_varint(body, pos)
             end = pos + length
             if end > size or length < 0:
-                raise corrupt(f"a record of {length} bytes where {size - pos} are left")
+                raise corrupt(f"a record has a length of {length} bytes, but {size - pos} bytes remain in the batch")
             # Skip the unused attributes before the timestamp delta.
             pos += 1
             number = body[pos]
@@ -83,7 +85,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
                 length = number >> 1 ^ -(number & 1)
             else:
                 length, pos = decode_varint(body, pos)
-            record = create(kind)
+            record = create(record_class)
             record.serialized_key_size = length
             if length >= 0:
                 stop = pos + length
@@ -92,7 +94,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
             elif length == -1:
                 record.key = None
             else:
-                raise corrupt(f"a record's key has {length} bytes")
+                raise corrupt(f"a record's key has the invalid length {length}")
             number = body[pos]
             if number < 128:
                 pos += 1
@@ -113,14 +115,13 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
             elif length == -1:
                 record.value = None
             else:
-                raise corrupt(f"a record's value has {length} bytes")
+                raise corrupt(f"a record's value has the invalid length {length}")
             if pos + 1 == end and body[pos] == 0:
                 record._headers = None
             elif pos < end:
                 record._headers = body[pos:end]
             else:
-                # A length inside the record passes its end.
-                raise corrupt("a record's fields do not fill it")
+                raise corrupt("a record's fields extend past its end")
             pos = end
             record.topic = topic
             record.partition = partition
@@ -130,8 +131,8 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
             record.leader_epoch = epoch
             append(record)
             remaining -= 1
-            done += 1
+            count += 1
     except IndexError:
         raise corrupt("a batch ends before its last record") from None
     fetched._advance(pos, remaining, offset, size)
-    return done
+    return count

@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Even a poll with timeout 0 waits this many seconds, in which a task without requests completes.
-SHORT_WAIT = 0.02
+# A poll waits at least this many seconds for its tasks, even with timeout 0. A task that sends no
+# request completes in this time.
+MIN_WAIT_S = 0.02
 
 
 class PollTasks:
     """A queue of tasks; at most one runs at a time, in the order of submission.
 
     Background tasks submit work and wait for its result. A poll starts the next task and waits for
-    it until the poll's deadline. A task that takes longer continues, and the next poll waits for
-    it. All methods run on the loop. `on_submit` requests a poll.
+    it until the poll's deadline. A task that takes longer keeps running, and the next poll waits
+    for it. All methods run on the event loop. `on_submit` requests a poll.
     """
 
     def __init__(self, on_submit: Callable[[], object]) -> None:
@@ -34,7 +35,7 @@ class PollTasks:
         return self._running is not None
 
     async def submit(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait until a poll has run `work`; return its result or raise its error."""
+        """Wait until a poll has run `work`. Returns the result of `work` or raises its error."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.append((work, future))
         self._on_submit()
@@ -49,8 +50,9 @@ class PollTasks:
             self.is_in_listener = False
 
     async def run(self, deadline: float, *, nested: bool = False) -> bool:
-        """Run the queued tasks. Returns False if the deadline passed before the last one completed.
-        With `nested`, the caller is a poll inside a listener that another poll has called."""
+        """Run the queued tasks. Returns False if the deadline passed before the last task
+        completed. `nested` is set if the caller is a poll inside a listener that another poll has
+        called."""
         while self._running is not None or self._queue:
             if self._running is None:
                 work, future = self._queue.popleft()
@@ -58,11 +60,11 @@ class PollTasks:
                     continue
                 self._running = asyncio.create_task(_resolve(work, future), name="kavka-poll-task")
             task = self._running
-            await asyncio.wait({task}, timeout=max(SHORT_WAIT, deadline - time.monotonic()))
+            await asyncio.wait({task}, timeout=max(MIN_WAIT_S, deadline - time.monotonic()))
             while self.is_in_listener and not nested:
                 # Wait for the listener beyond the deadline: the assignment must be in effect when
                 # the poll returns, so that it never changes between two calls.
-                await asyncio.wait({task}, timeout=SHORT_WAIT)
+                await asyncio.wait({task}, timeout=MIN_WAIT_S)
             if not task.done():
                 return False
             if self._running is task:
@@ -70,9 +72,9 @@ class PollTasks:
         return True
 
     async def drain(self, deadline: float) -> None:
-        """Complete the running task before the member leaves, since both would call the listener
-        for the same partitions. Does not wait for a task that waits for the listener, since the
-        listener may be the caller."""
+        """Wait for the running task until the deadline, then cancel it. Called before the member
+        leaves the group, because both would call the listener for the same partitions. Does not
+        wait for a task that waits for the listener, because the listener may be the caller."""
         task = self._running
         if task is None or self.is_in_listener:
             return

@@ -1,7 +1,7 @@
 """Determines missing positions, and validates positions after a change of leader.
 
-Runs on the loop in the background. A missing position can be set at any time, since a partition
-without a position is not read. Only a poll task changes an existing position.
+Runs in the background, on the event loop. A missing position can be set at any time, since a
+partition without a position is not read. Only a poll task changes an existing position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 # Timeout of an attempt in seconds. The next attempt uses newer metadata.
-ATTEMPT_TIMEOUT = 10.0
+ATTEMPT_TIMEOUT_S = 10.0
 
 
 class ResetPolicy:
@@ -44,14 +44,14 @@ class ResetPolicy:
             self._duration_ms = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
     def time(self) -> int:
-        """The timestamp to look up. Not valid for the policy `none`."""
+        """Return the timestamp to look up. Must not be called for the policy `none`."""
         return self._time if self._time is not None else max(0, int(time.time() * 1000) - self._duration_ms)
 
 
 class Positions:
     """Owns the two tasks that look up and validate positions. `run_in_poll` makes the next poll run
-    a function, `fail` makes it raise an error, and `on_position` is called for each new
-    position."""
+    a function, `fail` makes the next poll raise an error, and `on_position` is called when a
+    position was set or validated."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class Positions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait(self, timeout: float) -> None:
-        """Wait for the lookup in progress."""
+        """Wait up to `timeout` seconds for the lookup in progress."""
         self.start()
         if self._lookup_task is not None and not self._lookup_task.done():
             await asyncio.wait({self._lookup_task}, timeout=max(0.0, timeout))
 
     def on_metadata(self) -> None:
-        """Validate the positions of partitions with a new leader, since its log may lack records
-        that were read."""
+        """Validate the positions of partitions with a new leader epoch, because the log of the new
+        leader may lack records that were read."""
         for state in self._subscriptions.partitions.values():
             self._check_leader_epoch(state)
         self.start()
@@ -123,7 +123,7 @@ class Positions:
                 if not error.retriable:
                     self._fail(error)
                     return
-                logger.debug("Looking up positions: %s", error)
+                logger.debug("Cannot look up or validate positions: %s", error)
             failures += 1
             await asyncio.sleep(self._backoff.delay(failures))
 
@@ -131,7 +131,7 @@ class Positions:
 
     async def _look_up(self) -> bool:
         """Look up the missing positions once. Returns True if no position is missing afterwards."""
-        deadline = time.monotonic() + ATTEMPT_TIMEOUT
+        deadline = time.monotonic() + ATTEMPT_TIMEOUT_S
         await self._from_commits([s for s in self._missing() if s.reset is None], deadline)
         await self._from_times([s for s in self._missing() if s.reset is not None], deadline)
         return not self._missing()
@@ -202,7 +202,7 @@ class Positions:
         states = [state for state in self._subscriptions.partitions.values() if state.validating]
         versions = {state.tp: (state.version, state.next_offset) for state in states}
         ends = await self._lookup.epoch_ends(
-            {state.tp: state.next_epoch for state in states}, time.monotonic() + ATTEMPT_TIMEOUT
+            {state.tp: state.next_epoch for state in states}, time.monotonic() + ATTEMPT_TIMEOUT_S
         )
         for state in states:
             if (state.version, state.next_offset) != versions[state.tp] or state.tp not in ends:
@@ -212,10 +212,10 @@ class Positions:
                 state.validating = False
                 self._on_position()
             else:
-                await self._run_in_poll(partial(self._truncated, state, state.version, end))
+                await self._run_in_poll(partial(self._handle_truncation, state, state.version, end))
         return not any(state.validating for state in self._subscriptions.partitions.values())
 
-    async def _truncated(self, state: PartitionState, version: int, end: EpochEnd) -> None:
+    async def _handle_truncation(self, state: PartitionState, version: int, end: EpochEnd) -> None:
         """Poll task: handle a log that was truncated below the next fetch offset, and perhaps below
         the position."""
         if state.version != version or not state.assigned:
@@ -229,12 +229,17 @@ class Positions:
             self._fail(LogTruncation({state.tp: position}, {state.tp: end.end_offset if end.end_offset >= 0 else None}))
         elif end.end_offset < 0:
             logger.warning(
-                "The leader of %s has no records before offset %s; resetting the position", state.tp, position
+                "The leader of %s has no leader epoch for the records before offset %s; resetting the position",
+                state.tp,
+                position,
             )
             state.seek_to_time(self.policy.time())
         else:
             logger.warning(
-                "%s was truncated to offset %s, after records up to %s were read", state.tp, *end[1:], position
+                "The log of %s was truncated to offset %s, but records up to offset %s were already read",
+                state.tp,
+                *end[1:],
+                position,
             )
             state.seek(end.end_offset, end.epoch)
         self._on_position()

@@ -1,5 +1,5 @@
-"""Reads a range of offsets of one partition, as Arrow batches or undecoded batches, for a task of a
-data pipeline."""
+"""Reads a range of offsets of one partition for a task of a data pipeline, as Arrow batches or as
+undecoded batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kavka.client.consumer._decode import Columns
 from kavka.client.consumer.arrow import record_batch
-from kavka.client.consumer.buffer import COLUMNS_SIZE, FetchBuffer, WholeBatch
+from kavka.client.consumer.buffer import MAX_COLUMNS_SIZE, FetchBuffer, WholeBatch
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.errors import KafkaTimeout
 from kavka.common.types import TopicPartition
@@ -42,7 +42,7 @@ def batch_range(
     outside the range."""
 
     def take(buffer: FetchBuffer, position: int) -> list[WholeBatch] | None:
-        return buffer.take_batches(end, COLUMNS_SIZE)
+        return buffer.take_batches(end, MAX_COLUMNS_SIZE)
 
     return _range(consumer, partition, start, end, timeout, take)
 
@@ -79,7 +79,7 @@ def _range(
             if taken is not None:
                 yield from taken
             elif state.position == previous_position and time.monotonic() >= deadline:
-                raise KafkaTimeout(f"no data of {partition} at offset {previous_position} within {timeout:g} s")
+                raise KafkaTimeout(f"no data of {partition} at offset {previous_position} arrived within {timeout:g} s")
     finally:
         consumer.unsubscribe()
 

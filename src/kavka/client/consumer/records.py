@@ -46,7 +46,7 @@ class Records(Generic[K, V]):
         return set(self._by_partition)
 
     def records(self, of: TopicPartition | str) -> list[ConsumerRecord[K, V]]:
-        """The records of a partition or of a topic."""
+        """Return the records of a partition or of a topic."""
         if isinstance(of, str):
             return [record for tp, records in self._by_partition.items() if tp.topic == of for record in records]
         return self._by_partition.get(TopicPartition(*of), [])

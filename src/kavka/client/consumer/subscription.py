@@ -18,12 +18,12 @@ NO_OFFSET = -1
 class PartitionState:
     """An assigned partition.
 
-    `position` is the offset of the next record to return, -1 while it is unknown, and `epoch` is
+    `position` is the offset of the next record to return (-1 while it is unknown), and `epoch` is
     the leader epoch of the previous record. `next_offset` and `next_epoch` are the corresponding
     values for the next fetch. `version` increases whenever the position changes other than by
     reading; data that was fetched for another version is discarded. The buffer contains
-    `fetched_bytes - drained_bytes` bytes of the partition. Only the loop increases the first, and
-    reading only the second, so no lock is needed.
+    `fetched_bytes - drained_bytes` bytes of the partition. Fetches increase only `fetched_bytes`,
+    and polls increase only `drained_bytes`, so no lock is needed.
     """
 
     tp: TopicPartition
@@ -39,7 +39,8 @@ class PartitionState:
     """The timestamp (or LATEST, EARLIEST) to look up. If None, the committed offset is used."""
     paused: bool = False
     held: bool = False
-    """Whether polls return no records because the partition is about to be given up."""
+    """Whether polls return no records, because the partition is being given up or other members may
+    own it, or because its log was truncated."""
     validating: bool = False
     """Whether the position must be compared with the log of a new leader before fetching."""
     leader_epoch: int = -1
@@ -48,7 +49,7 @@ class PartitionState:
     preferred_until: float = 0.0
     retry_at: float = 0.0
     fetch_bytes: int = 0
-    """The size of the next fetch; 0 for the configured size."""
+    """The maximum size of the next fetch; 0 for max.partition.fetch.bytes."""
     fetched_bytes: int = 0
     drained_bytes: int = 0
     high_watermark: int = NO_OFFSET
@@ -87,6 +88,7 @@ class PartitionState:
         self.retry_at = 0.0
 
     def lag(self, read_committed: bool) -> int | None:
+        """Return the lag according to the last fetch, or None if it is unknown."""
         end = self.last_stable_offset if read_committed else self.high_watermark
         if end < 0 or self.position < 0:
             return None
@@ -136,9 +138,9 @@ class Subscriptions:
         """Subscribe to the topics that match the pattern. Returns whether the topics changed."""
         assert self.mode is Mode.PATTERN
         topics = frozenset(name for name in names if self.pattern.fullmatch(name) is not None)
-        changed = topics != self.topics
+        has_changed = topics != self.topics
         self.topics, self.matched = topics, True
-        return changed
+        return has_changed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Assign partitions manually. Partitions that stay assigned keep their position."""

@@ -13,9 +13,10 @@ from kavka.common.types import TopicPartition
 class Unread:
     """Owns the records of an iteration that were not yielded yet, and the offsets in progress.
 
-    Records are in progress from the time the application gets them until it polls again or its
-    iteration continues. They count as consumed, since the application may commit after processing
-    them, unless `put_back` is called. Only the application's thread may call this object."""
+    A record is in progress from the time the application gets it until the application polls
+    again or its iteration continues. Records in progress count as consumed, because the application
+    may commit after processing them. After `put_back` they count as not consumed. Only the
+    application's thread may call this object."""
 
     def __init__(self) -> None:
         self._records: list[ConsumerRecord] = []
@@ -50,7 +51,8 @@ class Unread:
         self._next = 0
 
     def take(self, limit: int) -> Records:
-        """Return the next records as the result of a poll."""
+        """Return up to `limit` of the records that were not yielded yet, as the result of a
+        poll."""
         taken = self._records[self._next : self._next + limit]
         self._next += len(taken)
         records: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -64,7 +66,7 @@ class Unread:
         return Records(records, next_offsets)
 
     def first(self) -> dict[TopicPartition, int]:
-        """By partition: the first offset that does not count as consumed."""
+        """Return the first offset of each partition that does not count as consumed."""
         offsets = dict(self._put_back)
         for record in self._records[self._next :]:
             offsets.setdefault(TopicPartition(record.topic, record.partition), record.offset)
@@ -72,20 +74,20 @@ class Unread:
 
     # --- records in progress
 
-    def polled(self) -> None:
-        """The application polls again, so it has processed the earlier records."""
+    def on_poll(self) -> None:
+        """The application has polled again: it has processed the records of earlier polls."""
         self.in_progress.clear()
         self._committed.clear()
         self._current = None
 
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The application commits these offsets, so it has processed the records before them."""
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The application has committed these offsets: it has processed the records before them."""
         for tp, position in offsets.items():
             self._committed[tp] = position.offset
 
     def put_back(self) -> None:
-        """The application failed: the records in progress count as not consumed, except those that
-        it has committed."""
+        """Count the records in progress as not consumed, except those that the application has
+        committed. Called when the application fails."""
         if self._current is not None:
             tp = TopicPartition(self._current.topic, self._current.partition)
             self.in_progress.setdefault(tp, self._current.offset)
@@ -94,11 +96,11 @@ class Unread:
     # --- changes of positions
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions, whose positions were changed."""
+        """Remove these partitions, because their positions were changed."""
         self._remove(set(partitions).__contains__)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget all other partitions: only these stay assigned."""
+        """Remove all other partitions, because only these stay assigned."""
         remaining = set(partitions)
         self._remove(lambda tp: tp not in remaining)
 

@@ -41,7 +41,7 @@ cdef inline unsigned char* write_field(unsigned char* at, object field, Py_ssize
         PyObject_GetBuffer(field, &view, PyBUF_SIMPLE)
         try:
             if view.len != size:
-                raise ValueError("a buffer of items that are no bytes")
+                raise ValueError("a key or value must be a buffer of bytes")
             memcpy(at, view.buf, size)
         finally:
             PyBuffer_Release(&view)
@@ -51,7 +51,8 @@ cdef inline unsigned char* write_field(unsigned char* at, object field, Py_ssize
 cdef inline Py_ssize_t write_record(
     bytearray body, Py_ssize_t size, long long delta, long long index, object key, object value, bytes headers
 ) except -1:
-    """Write a record at `size`. Returns the new size."""
+    """Write a record at the position `size`. Returns the position of its end. Raises ValueError if
+    the body has no room."""
     cdef Py_ssize_t key_size = -1 if key is None else len(key)
     cdef Py_ssize_t value_size = -1 if value is None else len(value)
     cdef Py_ssize_t headers_size = PyBytes_GET_SIZE(headers)
@@ -82,7 +83,8 @@ cdef inline int copy_bytes(bytearray to, bytearray source, Py_ssize_t size) exce
 cdef inline const unsigned char* read_number(
     const unsigned char* at, const unsigned char* end, long long* value
 ) except NULL:
-    """Read a zigzag varint. Raises ValueError if `end` truncates it or it is too long."""
+    """Read a zigzag varint and return its end. Raises ValueError if the varint extends past `end` or
+    is too long."""
     cdef unsigned long long number = 0
     cdef unsigned long long byte
     cdef int shift = 0
@@ -112,7 +114,7 @@ cdef inline Py_ssize_t write_records(
     cdef long long base = batch.base_timestamp
     cdef long long newest = batch.max_timestamp
     cdef long index = batch.count
-    cdef Py_ssize_t done
+    cdef Py_ssize_t copied
     PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
     try:
         at = <const unsigned char*>view.buf
@@ -121,7 +123,7 @@ cdef inline Py_ssize_t write_records(
             count -= 1
             at = read_number(at, limit, &length)
             if length < 0 or length > limit - at:
-                raise ValueError(f"a record of {length} bytes, but only {limit - at} bytes remain")
+                raise ValueError(f"a record has a length of {length} bytes, but {limit - at} bytes remain in the batch")
             stop = at + length
             at = read_number(at + 1, stop, &delta)
             at = read_number(at, stop, &offset)
@@ -150,12 +152,12 @@ cdef inline Py_ssize_t write_records(
             index += 1
     finally:
         PyBuffer_Release(&view)
-    done = index - batch.count
+    copied = index - batch.count
     batch.size = to - start
     batch.count = index
     batch.base_timestamp = base
     batch.max_timestamp = newest
-    return done
+    return copied
 
 
 cdef class BufferPool:
@@ -210,7 +212,7 @@ cdef class PartitionQueue:
     cdef public Accumulator owner
     cdef public object topic, batches, level, in_flight
     cdef public Batch tail
-    cdef public Py_ssize_t room, target
+    cdef public Py_ssize_t last_batch_size, target
     cdef public long partition, in_transaction, leader, codec, next_sequence, last_acked_sequence, producer_epoch
     cdef public long long last_acked_offset, producer_id
     cdef public double retry_at

@@ -37,14 +37,15 @@ else:
         from kavka.common import plain_cython as cython
 
 HEADER_SIZE = 61
-SMALLEST_BUFFER = 1024
+# The sizes of pooled buffers: MIN_BUFFER_SIZE, doubled up to SIZE_CLASSES - 1 times.
+MIN_BUFFER_SIZE = 1024
 SIZE_CLASSES = 15
-FIRST_BUFFER = 16 * 1024
-MAX_POOL = 16 * 1024 * 1024
+MAX_INITIAL_BUFFER_SIZE = 16 * 1024
+MAX_POOL_SIZE = 16 * 1024 * 1024
 # The maximum size of a record without its key, value and headers.
 RECORD_OVERHEAD = 36
 # The maximum growth of a record when its deltas and its length are rewritten.
-MAX_GROWTH = 20
+MAX_RECORD_GROWTH = 20
 SMALL_VARINT_LIMIT = 2048
 
 # Constructs a named tuple faster than the tuple's constructor.
@@ -73,10 +74,10 @@ class BufferPool:
         self.classes: list[list[bytearray]] = [[] for _ in range(SIZE_CLASSES)]
 
     def capacity(self, size: int) -> int:
-        """The smallest pooled size of at least `size` bytes, or `size` if no pooled size is large
-        enough."""
+        """Return the smallest pooled size of at least `size` bytes, or `size` if no pooled size is
+        large enough."""
         index = 0
-        room = SMALLEST_BUFFER
+        room = MIN_BUFFER_SIZE
         while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
@@ -85,7 +86,7 @@ class BufferPool:
     def take(self, size: int) -> bytearray:
         """Return a buffer of `size` bytes with arbitrary content."""
         index = 0
-        room = SMALLEST_BUFFER
+        room = MIN_BUFFER_SIZE
         while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
@@ -97,7 +98,7 @@ class BufferPool:
         return bytearray(size)
 
     def trim(self, excess: int) -> None:
-        """Free the largest buffers first, until `excess` bytes are free or the pool is empty."""
+        """Free buffers, the largest first, until `excess` bytes are freed or the pool is empty."""
         index = SIZE_CLASSES
         while index > 0 and excess > 0:
             index -= 1
@@ -113,7 +114,7 @@ class BufferPool:
         if self.cached + size > self.limit:
             return
         index = 0
-        room = SMALLEST_BUFFER
+        room = MIN_BUFFER_SIZE
         while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
@@ -127,8 +128,9 @@ class Batch:
     reserved for the header.
 
     A batch accepts records until it is full or drained. It is sent one or several times, and is
-    done when it has offsets or an error. If the broker rejects it as too large, it is split:
-    `parts` has (index of the first record, batch), and each record has the outcome of its part.
+    done when it has offsets or an error. If the broker rejects the batch as too large, it is split:
+    `parts` is a list of (index of the first record, batch), and each record has the outcome of its
+    part.
     """
 
     __slots__ = (
@@ -182,8 +184,8 @@ class Batch:
             )
 
     def append(self, timestamp: int, key: Any, value: Any, headers: bytes) -> int:
-        """Append a record and return its size. Key and value are bytes or None; `headers` are
-        encoded with their count. The caller ensures that `body` has room."""
+        """Append a record and return its size. Key and value are bytes or None. `headers` contains
+        the count and the encoded headers. The caller must ensure that `body` has room."""
         index = self.count
         if index == 0:
             self.base_timestamp = timestamp
@@ -223,10 +225,10 @@ class Batch:
     def append_records(
         self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
     ) -> int:
-        """Append records of another batch with new deltas. `body` has `count` records; those with
-        offsets from `first` up to, but not including, `end` are copied. `append_time` is the
-        timestamp of all of them, unless it is -1. Returns the number of copied records. Raises
-        ValueError and appends nothing if `body` is invalid. The caller ensures that there is room.
+        """Append records of another batch with new deltas. `body` has `count` records. Records with
+        offsets from `first` up to, but not including, `end` are copied. If `append_time` is not -1,
+        it replaces the timestamps. Returns the number of copied records. Raises ValueError and
+        appends nothing if `body` is invalid. The caller must ensure that there is room.
         """
         if cython.compiled:
             return write_records(self, body, count, base_offset, first, end, base_timestamp, append_time)  # type: ignore[name-defined,no-any-return]  # noqa: F821
@@ -242,8 +244,8 @@ class Batch:
             return copied
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
-        """Call `waiter()` when the batch is done or split. Returns False if it already is. Call it
-        only under the lock."""
+        """Call `waiter()` when the batch is done or split. Returns False, without a call, if the
+        batch is already done or split. Call this method only under the lock."""
         if self.done or self.parts is not None:
             return False
         if self.waiters is None:
@@ -258,7 +260,8 @@ class Batch:
 @cython.freelist(256)
 @cython.cclass
 class RecordFuture:
-    """The outcome of one `send`. Its state is the record's index in a batch, which has the outcome.
+    """The outcome of one `send`. Refers to the batch, which has the outcome, and to the index of
+    the record in the batch.
 
     `get(timeout)` waits and returns RecordMetadata, or raises an error. Callbacks run in the
     producer's I/O thread, or immediately if the outcome is known. The future can be awaited in any
@@ -275,7 +278,7 @@ class RecordFuture:
         self.value_size = value_size
 
     def _current_batch(self) -> Batch:
-        """The batch of the record, after splits."""
+        """Return the batch that contains the record after all splits."""
         batch = self.batch
         while batch.parts is not None:
             for first, part in reversed(batch.parts):
@@ -289,7 +292,8 @@ class RecordFuture:
         return bool(self._current_batch().done)
 
     def metadata(self) -> RecordMetadata:
-        """The metadata of the stored record. Valid only if the record is done without an error."""
+        """Return the metadata of the stored record. Valid only if the record is done without an
+        error."""
         batch = self._current_batch()
         queue = batch.queue
         return make_tuple(
@@ -305,12 +309,12 @@ class RecordFuture:
         )
 
     def outcome(self) -> tuple[RecordMetadata, None] | tuple[None, KafkaError]:
-        """(metadata, None) or (None, exception). Valid only if the record is done."""
+        """Return (metadata, None) or (None, exception). Valid only if the record is done."""
         error = self._error()
         return (self.metadata(), None) if error is None else (None, error)
 
     def _error(self) -> KafkaError | None:
-        """The error of a record that is done, or None. Counts the error as reported."""
+        """Return the error of a record that is done, or None. Counts the error as reported."""
         batch = self._current_batch()
         if batch.error is None:
             return None
@@ -320,7 +324,8 @@ class RecordFuture:
         return batch.error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the record is done. Returns False after `timeout` seconds."""
+        """Wait until the record is done. Returns False after `timeout` seconds. Raises IllegalState
+        in the I/O thread."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             batch = self._current_batch()
@@ -348,11 +353,12 @@ class RecordFuture:
         return self.metadata()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Same as `get`; the name in `concurrent.futures`."""
+        """Same as `get`. The name is that of `concurrent.futures`."""
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
-        """Wait for the outcome and return its error, or None."""
+        """Wait for the outcome and return its error, or None. Raises KafkaTimeout after `timeout`
+        seconds."""
         if not self.wait(timeout):
             raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
         return self._error()
@@ -401,7 +407,8 @@ class RecordFuture:
 
 def call_back(entries: list[Any], on_error: Any) -> None:
     """Run the callbacks of a completed batch. `entries` alternates futures and callbacks, in the
-    order of the records. An exception is passed to `on_error`, and the next callback runs."""
+    order of the records. If a callback raises an exception, `on_error` is called with it, and the
+    next callback runs."""
     i = 0
     count = len(entries)
     while i < count:
@@ -419,16 +426,16 @@ def call_back(entries: list[Any], on_error: Any) -> None:
 
 
 class PartitionQueue:
-    """Owns the pending batches of one partition, the oldest first. The last may be open (`tail`).
+    """Owns the pending batches of one partition, the oldest first. The last batch may be open
+    (`tail`).
 
     The fields from `leader` on belong to the sender; `sequences.py` describes them.
     """
 
     __slots__ = (
         "batches", "codec", "in_flight", "in_transaction", "last_acked_offset",
-        "last_acked_sequence", "leader", "level", "next_sequence", "owner", "partition",
-        "producer_epoch", "producer_id", "retry_at", "room", "tail", "target", "topic",
-        "unresolved",
+        "last_acked_sequence", "last_batch_size", "leader", "level", "next_sequence", "owner", "partition",
+        "producer_epoch", "producer_id", "retry_at", "tail", "target", "topic", "unresolved",
     )  # fmt: skip
 
     def __init__(self, owner: Accumulator, topic: str, partition: int) -> None:
@@ -437,8 +444,9 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[Batch] = deque()
         self.tail: Any = None
-        # The size of the last completed batch, which is the buffer size of the next batch.
-        self.room = 0
+        # The size of the last completed batch, from which the initial buffer size of the next batch
+        # is derived.
+        self.last_batch_size = 0
         self.target = owner.batch_size
         self.in_transaction = 0
         self.leader = -1
@@ -509,13 +517,13 @@ class Accumulator:
         self.batch_size = batch_size
         self.grow_to = max(batch_size, min(grow_to, max_record))
         self.buffer_limit = buffer_limit
-        self.pool = BufferPool(min(buffer_limit // 2, MAX_POOL))
+        self.pool = BufferPool(min(buffer_limit // 2, MAX_POOL_SIZE))
         self.max_record = max_record
         self.max_count = max_count
         self.record_limit = record_limit
         self.wake = wake
         self.choose = choose
-        # The thread of the loop, which must not wait for an outcome.
+        # The thread of the event loop, which must not wait for an outcome.
         self.loop_thread = 0
         self.awake = False
         self.closed = False
@@ -544,9 +552,9 @@ class Accumulator:
         callback: Callback | None,
     ) -> RecordFuture | None:
         """Append to the partition's batch. Returns None and does nothing if the buffer is full, the
-        accumulator is closed, or `transaction` is not the open one.
+        accumulator is closed, or `transaction` is not the open transaction.
 
-        The caller ensures that the record is not larger than `max_record`.
+        The caller must ensure that the record is not larger than `max_record`.
         """
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
@@ -605,7 +613,7 @@ class Accumulator:
         """Like `append`, for records of another batch (`Batch.append_records`). All of them are
         appended to the same batch, even if they exceed `buffer_limit`. Returns (batch, index of the
         first record, record count)."""
-        estimate = len(body) + MAX_GROWTH * count
+        estimate = len(body) + MAX_RECORD_GROWTH * count
         wake = False
         lock = self.lock
         lock.acquire()
@@ -657,9 +665,9 @@ class Accumulator:
         base_timestamp: int,
         max_timestamp: int,
     ) -> Batch | None:
-        """Queue a complete batch, to which no more records are appended. `body` has room for its
-        header. Returns None in the same cases as `append`. A batch larger than `buffer_limit` is
-        accepted if there is no other batch."""
+        """Queue a complete batch, to which no more records are appended. `body` starts with room
+        for the header. Returns None in the same cases as `append`. A batch larger than
+        `buffer_limit` is accepted if there is no other batch."""
         size = len(body)
         wake = False
         lock = self.lock
@@ -691,9 +699,9 @@ class Accumulator:
         return batch
 
     def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch | None:
-        """The open batch if it may grow, otherwise a new one with room for `estimate` bytes, or
-        None if there is no memory. A batch grows beyond its target while earlier batches are
-        pending, since one large batch costs less than many small ones."""
+        """Return the open batch if it may grow, otherwise a new batch with room for `estimate`
+        bytes, or None if the buffer is full. A batch may grow beyond its target while earlier
+        batches are pending, because one large batch costs less than many small batches."""
         if (
             batch is not None
             and batch.count < self.max_count
@@ -701,7 +709,7 @@ class Accumulator:
             and batch.size + estimate <= self.grow_to
         ):
             return batch
-        room = min(queue.room, queue.target, FIRST_BUFFER)
+        room = min(queue.last_batch_size, queue.target, MAX_INITIAL_BUFFER_SIZE)
         batch = self.new_batch(queue, max(HEADER_SIZE + estimate, room), False)
         if batch is None:
             return None
@@ -712,7 +720,7 @@ class Accumulator:
         return batch
 
     def new_batch(self, queue: PartitionQueue, room: int, force: bool) -> Batch | None:
-        """Create a batch. Returns None if there is no memory, unless `force` is set."""
+        """Create a batch. Returns None if the buffer is full and `force` is not set."""
         body = self._allocate(room, 0, force)
         if body is None:
             return None
@@ -723,8 +731,9 @@ class Accumulator:
         return batch
 
     def _allocate(self, size: int, charged: int, force: bool) -> bytearray | None:
-        """Return a buffer of at least `size` bytes that replaces one of `charged` bytes. None if it
-        would exceed `buffer_limit`, unless `force` is set or there is no other batch."""
+        """Return a buffer of at least `size` bytes that replaces a buffer of `charged` bytes.
+        Returns None if the new buffer would exceed `buffer_limit`, unless `force` is set or there
+        is no other batch."""
         is_only_batch = self.used == 0
         used = self.used - charged
         available = self.buffer_limit - used
@@ -745,7 +754,7 @@ class Accumulator:
         return body
 
     def make_room(self, batch: Batch, size: int, force: bool) -> bool:
-        """Move the batch to a larger buffer. Returns False if there is no memory, unless `force` is
+        """Move the batch to a larger buffer. Returns False if the buffer is full and `force` is not
         set."""
         previous_body = batch.body
         body = self._allocate(size, batch.charged, force)
@@ -767,7 +776,7 @@ class SendPath:
     """The fast path of `send`: the topic has metadata, the buffer has room, and key and value are
     bytes or strings.
 
-    `_send_slowly`, which the producer defines, handles everything else. `Accumulator.topics` has
+    `_send_slow_path`, which the producer defines, handles everything else. `Accumulator.topics` has
     the topics of the fast path. It is empty with interceptors, a custom partitioner or custom
     serializers, when the producer is closed, and while a transactional producer has no open
     transaction.
@@ -793,7 +802,7 @@ class SendPath:
 
         `callback(metadata, exception)` runs in the producer's I/O thread, in the order of the
         records of a partition. `topic` may be a ProducerRecord, which replaces all other arguments
-        but `callback`.
+        except `callback`.
         """
         accumulator = self._accumulator
         # The record belongs to the transaction that is open now, even if this call blocks.
@@ -821,7 +830,8 @@ class SendPath:
     def try_send(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
     ) -> RecordFuture | None:
-        """Use only the fast path. Returns None if the record requires the slow path."""
+        """Send a record on the fast path. Returns None, without sending, if the record requires the
+        slow path."""
         accumulator = self._accumulator
         transaction = accumulator.transaction
         queues = accumulator.topics.get(topic) if type(topic) is str else None
@@ -890,7 +900,7 @@ class SendPath:
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of keys: 32 bits, unsigned here and signed in Java."""
+    """Return Kafka's 32-bit hash of a key. The result is unsigned; in Java it is signed."""
     length = len(data)
     mask = 0xFFFFFFFF
     m = 0x5BD1E995

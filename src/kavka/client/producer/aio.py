@@ -12,7 +12,7 @@ from kavka.client.errors import ClientClosed
 from kavka.client.io_thread import warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import RecordFuture, SendPath
-from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, wait_for_newer_metadata
 from kavka.client.producer.record import Callback, Headers, ProducerRecord, RecordMetadata
 from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Producer(Generic[K, V]):
-    """Sends records to a cluster, on the loop that started it. Many tasks may share a producer.
+    """Sends records to a cluster, on the event loop that started it. Many tasks may share a
+    producer.
 
         async with Producer(bootstrap_servers="localhost:9092") as producer:
             future = await producer.send("orders", key="k1", value="v1")
@@ -31,7 +32,7 @@ class Producer(Generic[K, V]):
 
     Without `async with`, call `await producer.start()` and `await producer.close()`. A producer
     that is dropped without `close` issues a ResourceWarning and closes in the background while its
-    loop runs.
+    event loop runs.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerSettings[K, V]]) -> None:
@@ -48,8 +49,8 @@ class Producer(Generic[K, V]):
         return self
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records and close. Records that are not sent within `timeout` seconds
-        fail."""
+        """Send the remaining records and close. Records that are not acknowledged within `timeout`
+        seconds fail; None waits without limit."""
         if not self._core.closed:
             await self._core.close(timeout)
 
@@ -121,7 +122,7 @@ class Producer(Generic[K, V]):
         cluster = self._core.cluster
         if isinstance(wait, WaitForTopic):
             if wait.newer:
-                await newer_metadata(cluster, wait.topic, wait.timeout)
+                await wait_for_newer_metadata(cluster, wait.topic, wait.timeout)
             else:
                 await cluster.topic(wait.topic, wait.timeout)
             return
@@ -138,7 +139,7 @@ class Producer(Generic[K, V]):
         await self._core.flush()
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
-        """Drop pending records; see `ProducerCore.purge`. Returns the number of records."""
+        """Drop pending records; see `ProducerCore.purge`. Returns the number of dropped records."""
         return self._core.purge(in_queue, in_flight)
 
     # --- the cluster

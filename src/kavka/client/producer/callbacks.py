@@ -42,7 +42,8 @@ class OnEither:
 
 
 async def outcome_of(future: RecordFuture) -> RecordMetadata:
-    """Wait for the record's outcome in the running loop."""
+    """Wait in the running event loop for the outcome of a record. Returns its metadata or raises
+    its error."""
     loop = asyncio.get_running_loop()
     while True:
         batch = future._current_batch()
@@ -64,7 +65,7 @@ class _Notify:
     waiter: asyncio.Future[None]
 
     def __call__(self) -> None:
-        # The loop may be closed. Then no coroutine waits on it, and the caller must still call the
+        # If the event loop is closed, no coroutine waits on it. The caller must still call the
         # other waiters of the batch.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._set)

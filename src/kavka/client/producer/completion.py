@@ -13,16 +13,16 @@ from kavka.client.producer.encoding import encoded_headers, records_of
 logger = logging.getLogger(__name__)
 
 # Threads that wait for room are woken when 1/32 of the buffer is free, not after each batch.
-ROOM_FRACTION = 32
+MIN_ROOM_DIVISOR = 32
 
 
 class Completion:
-    """Sets the outcome of batches and runs user callbacks in order. Logs exceptions of callbacks.
-    Only the loop may call it."""
+    """Sets the outcome of batches and runs callbacks of the application in order. Logs exceptions
+    that callbacks raise. May be called only on the event loop."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
-        self._enough_room = max(1, accumulator.buffer_limit // ROOM_FRACTION)
+        self._enough_room = max(1, accumulator.buffer_limit // MIN_ROOM_DIVISOR)
 
     def finish(
         self,
@@ -33,8 +33,8 @@ class Completion:
         record_errors: Any = None,
         reuse: bool = False,
     ) -> None:
-        """Set the outcome. With `reuse`, no view of the batch's buffer exists, and it returns to
-        the pool."""
+        """Set the outcome. `reuse` returns the batch's buffer to the pool; the caller must ensure
+        that no view of the buffer exists."""
         accumulator = self._accumulator
         batch.data = None
         with accumulator.lock:
@@ -46,13 +46,13 @@ class Completion:
             accumulator.incomplete.pop(batch, None)
             accumulator.used -= batch.charged
             accumulator.records -= batch.count
-            batch.queue.room = batch.size
+            batch.queue.last_batch_size = batch.size
             if reuse and batch.body is not None:
                 accumulator.pool.put(batch.body)
             batch.body = None
             entries, batch.entries = batch.entries, None
             waiters, batch.waiters = batch.waiters, None
-            waiters = (waiters or []) + self._room_waiters()
+            waiters = (waiters or []) + self._take_room_waiters()
         for waiter in waiters:
             waiter()
         if entries is not None:
@@ -64,7 +64,8 @@ class Completion:
         queue = batch.queue
         with accumulator.lock:
             ratio = (size - HEADER_SIZE) / max(1, batch.size - HEADER_SIZE)
-            # The target is the uncompressed size that yields about batch.size compressed bytes.
+            # The target is the uncompressed size that compresses to about the configured
+            # batch.size.
             estimate = accumulator.batch_size / max(ratio, 0.01) * 0.95
             target = (3 * queue.target + estimate) / 4
             queue.target = int(max(accumulator.batch_size, min(target, accumulator.grow_to)))
@@ -72,11 +73,13 @@ class Completion:
             batch.charged = size
             accumulator.pool.put(batch.body)
             batch.body = None
-            waiters = self._room_waiters()
+            waiters = self._take_room_waiters()
         for waiter in waiters:
             waiter()
 
-    def _room_waiters(self) -> list[Any]:
+    def _take_room_waiters(self) -> list[Any]:
+        """Remove and return the waiters for room if enough room is free. The caller holds the
+        lock."""
         accumulator = self._accumulator
         accumulator.releases += 1
         free = accumulator.buffer_limit - accumulator.used
@@ -86,8 +89,9 @@ class Completion:
         return waiters
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Split a batch into parts of at most `batch.size` bytes or half its size, whichever is
-        less. A part has at least one record. Futures move to the parts with their records."""
+        """Split a batch into parts. A part has at most the configured batch.size, or half the
+        uncompressed size of the batch if that is less, but at least one record. Futures move to the
+        parts with their records."""
         accumulator = self._accumulator
         records = records_of(batch)
         uncompressed = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD for r in records) + HEADER_SIZE
@@ -135,7 +139,7 @@ class Completion:
 
 def _on_callback_error(error: BaseException) -> None:
     if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-        # Errors such as KeyboardInterrupt end a program that runs the loop in its main thread. They
-        # must not end the I/O thread, since the program would wait forever.
+        # Exceptions such as KeyboardInterrupt end a program that runs the event loop in its main
+        # thread. They must not end the I/O thread, because the program would wait forever.
         raise error
-    logger.error("A callback of the producer failed", exc_info=error)
+    logger.error("A producer callback raised an exception", exc_info=error)

@@ -1,5 +1,5 @@
-"""Copies records between batches in plain Python; `write_records` in `_append.pxd` is the compiled
-form."""
+"""Copies records between batches in pure Python. The compiled form uses `write_records` in
+`_append.pxd` instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def copied_records(
     newest: int,
 ) -> tuple[bytes, int, int, int]:
     """Like `Batch.append_records`, for a batch with `index` records, base timestamp `base` and
-    maximum timestamp `newest`. Returns (bytes of the records, record count, base, newest)."""
+    maximum timestamp `newest`. Returns (bytes of the copied records, their count, base timestamp,
+    maximum timestamp). Raises ValueError if `body` is invalid."""
     pos = 0
     size = len(body)
     initial_count = index
@@ -31,12 +32,12 @@ def copied_records(
             length, pos = decode_varint(body, pos)
             stop = pos + length
             if length < 0 or stop > size:
-                raise ValueError(f"a record of {length} bytes, but only {size - pos} bytes remain")
+                raise ValueError(f"a record has a length of {length} bytes, but {size - pos} bytes remain in the batch")
             delta, at = decode_varint(body, pos + 1, 10)
             offset, at = decode_varint(body, at)
             pos = stop
             if at > stop:
-                raise ValueError("the fields of a record exceed its length")
+                raise ValueError("a record's fields extend past its end")
             if base_offset + offset < first:
                 continue
             if base_offset + offset >= end:

@@ -68,7 +68,7 @@ _auto_serializer = AutoSerializer()
 
 @dataclass(slots=True)
 class WaitForTopic:
-    """`steps` needs the metadata of this topic; with `newer`, metadata newer than the current."""
+    """`steps` needs the metadata of this topic. `newer` requires a new metadata response."""
 
     topic: str
     timeout: float
@@ -85,8 +85,8 @@ class WaitForRoom:
     releases: int
 
     def register(self, waiter: Callable[[], object]) -> bool:
-        """Call the waiter when there may be room. Returns False if the state changed since the
-        append, so that the caller must try again immediately."""
+        """Call `waiter` when there may be room. Returns False if room was freed since the append or
+        the accumulator is closed; the caller must then retry immediately."""
         with self.accumulator.lock:
             if self.accumulator.closed or self.accumulator.releases != self.releases:
                 return False
@@ -100,8 +100,8 @@ Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
 class ProducerCore:
     """Owns the accumulator, the sender, the cluster client and the transactions of one producer.
 
-    User threads call `steps` and `batch_steps`. The loop calls everything else, except methods
-    that any thread may call according to their docstring.
+    The application's threads call `steps` and `batch_steps`. All other methods run on the event
+    loop, except methods that any thread may call according to their docstring.
     """
 
     def __init__(self, config: ClientConfig, cluster: Cluster | None = None) -> None:
@@ -162,7 +162,7 @@ class ProducerCore:
             self.cluster,
             self.config,
             sequences,
-            on_state=self._transaction_state,
+            on_state=self._on_transaction_state,
             flush=self.flush,
             has_unsent=lambda: bool(self.accumulator.incomplete),
             drop_unsent=self.drop_unsent,
@@ -175,8 +175,9 @@ class ProducerCore:
         return transactions
 
     def configure_path(self, path: SendPath) -> None:
-        """Set up the fast path. The core keeps no reference to it: the blocking producer is a
-        SendPath, and must be garbage collected after it was dropped, while its loop still runs."""
+        """Set up the fast path. The core keeps no reference to `path`: the blocking producer
+        is a SendPath, and must be garbage collected after the application drops it, while its event
+        loop still runs."""
         path._ignore_keys = self._ignore_keys
         path._accepts_text_keys = path._accepts_text_values = self._text
 
@@ -194,12 +195,12 @@ class ProducerCore:
         return self._loop is not None and not self.closed
 
     def abandon(self) -> None:
-        """Close a producer that the program dropped, on its loop and without waiting. Any thread
-        may call it."""
+        """Close a producer that the application dropped, on its event loop and without waiting. Any
+        thread may call it."""
         loop = self._loop
         assert loop is not None
         if loop.is_closed():
-            logger.warning("The producer's loop is closed: %d records are lost", self.accumulator.records)
+            logger.warning("The producer's event loop is closed: %d records are lost", self.accumulator.records)
             return
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._close_abandoned)
@@ -209,8 +210,8 @@ class ProducerCore:
             self._closing = asyncio.ensure_future(self.close(None))
 
     async def close(self, timeout: float | None) -> None:
-        """Abort an open transaction and send the remaining records. Records that are not sent
-        within `timeout` fail."""
+        """Abort an open transaction and send the remaining records. Records that are not
+        acknowledged within `timeout` seconds fail."""
         self.closed = True
         self.accumulator.topics = {}
         deadline = None if timeout is None else monotonic() + timeout
@@ -242,7 +243,7 @@ class ProducerCore:
             try:
                 close_partitioner()
             except Exception:
-                logger.exception("The partitioner's close failed")
+                logger.exception("Cannot close the partitioner")
 
     def _wake(self) -> None:
         loop = self._loop
@@ -250,7 +251,7 @@ class ProducerCore:
             try:
                 loop.call_soon_threadsafe(self.sender.run)
             except RuntimeError:
-                logger.debug("The loop is closed")
+                logger.debug("Cannot wake the sender: the event loop is closed")
 
     # --- metadata
 
@@ -273,7 +274,7 @@ class ProducerCore:
             queues.queues.append(queue)
         for partition in topic.partitions:
             queues.queues[partition.partition].leader = partition.leader
-        # Fewer partitions than before: the topic was deleted and recreated.
+        # A topic that has fewer partitions than before was deleted and recreated.
         for queue in queues.queues[len(topic.partitions) :]:
             queue.leader = -1
         queues.count = len(topic.partitions)
@@ -292,14 +293,14 @@ class ProducerCore:
         return codec, None if codec == GZIP and level == -1 else level
 
     def _update_fast_path(self) -> None:
-        """Set the topics that `send` may use without further checks."""
+        """Set the topics for which `send` may use the fast path."""
         is_usable = self._allows_fast_path and not self.closed and self.fatal is None
         if self.transactions is not None:
             is_usable = is_usable and self.transactions.state is State.IN_TRANSACTION
         topics = self.cluster.topics
         self.accumulator.topics = {name: q for name, q in self.queues.items() if name in topics} if is_usable else {}
 
-    def _transaction_state(self) -> None:
+    def _on_transaction_state(self) -> None:
         assert self.transactions is not None
         is_open = self.transactions.state is State.IN_TRANSACTION
         self.sender.second_protocol = self.transactions.second_protocol
@@ -329,12 +330,12 @@ class ProducerCore:
         headers: Any,
         callback: Callback | None,
     ) -> Steps:
-        """Send a record. `transaction` is `Accumulator.transaction` at the time of the call of
-        `send`.
+        """Send a record and return its future. `transaction` is the value of
+        `Accumulator.transaction` when `send` was called.
 
         Raises errors of the call itself: an invalid argument, a value that cannot be serialized, a
-        closed producer, a transaction that ended meanwhile. Errors of the cluster and a full buffer
-        are the future's outcome.
+        closed producer, a transaction that has ended. Other errors, such as a timeout or a full
+        buffer, are the outcome of the future.
         """
         if self.closed:
             raise ClientClosed("the producer is closed")
@@ -363,12 +364,12 @@ class ProducerCore:
         except KafkaError as error:
             if self.transactions is not None:
                 self._call_on_loop(partial(self.transactions.fail, error, transaction))
-            future = self._failed(error, record)
+            future = self._failed_future(error, record)
             if callback is not None:
                 try:
                     callback(*future.outcome())
                 except Exception:
-                    logger.exception("A callback of the producer failed")
+                    logger.exception("A producer callback raised an exception")
             return future
 
     def batch_steps(
@@ -396,8 +397,8 @@ class ProducerCore:
             self.transactions.check_open(transaction)
 
     def _add_to_transaction(self, queue: PartitionQueue, transaction: int) -> None:
-        """Add the partition to the transaction. Raises an error if the transaction is not open. It
-        may end after this check, so the append checks again."""
+        """Add the partition to the transaction. Raises an error if the transaction is not open. The
+        transaction may end after this check, so the append checks again."""
         if self.transactions is None:
             return
         self.transactions.check_open(transaction)
@@ -419,7 +420,7 @@ class ProducerCore:
         ):
             if size > limit:
                 raise KafkaError(
-                    ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes, more than {name} allows ({limit})"
+                    ErrorCode.MESSAGE_TOO_LARGE, f"the record has {size} bytes, more than {name} ({limit})"
                 )
         timestamp = record.timestamp if record.timestamp is not None else int(time() * 1000)
         while True:
@@ -441,15 +442,15 @@ class ProducerCore:
                 if queues is None:
                     raise
                 raise KafkaTimeout(
-                    f"topic {name} has {queues.count} partitions, there is no partition {partition}"
+                    f"topic {name} has no partition {partition}: it has {queues.count} partitions"
                 ) from None
             queues = self.queues.get(name)
             newer = True
         return queues
 
     def _room(self, deadline: float, transaction: int, releases: int) -> Generator[WaitForRoom, Any, None]:
-        """Wait for room after an append that returned None. Raises an error if the buffer was not
-        the reason."""
+        """Wait for room after an append that returned None. Raises an error if the producer is
+        closed, the transaction is not open, or the wait timed out or is not allowed."""
         self._check_not_closed()
         self._check_open(transaction)
         remaining = deadline - monotonic()
@@ -457,8 +458,8 @@ class ProducerCore:
             accumulator = self.accumulator
             waited = "" if self._policy == "fail" else f" for {self._max_block:g} s"
             raise BufferExhausted(
-                f"no room{waited}: {accumulator.used} of {accumulator.buffer_limit} bytes and {accumulator.records} "
-                "records are pending (buffer.memory, buffer.full.policy)"
+                f"the buffer is full{waited}: {accumulator.used} of {accumulator.buffer_limit} bytes and "
+                f"{accumulator.records} records are pending (buffer.memory, buffer.full.policy)"
             )
         if self._policy == "clear":
             self._call_on_loop(partial(self._clear_for, transaction))
@@ -516,12 +517,13 @@ class ProducerCore:
                 queues.sticky = next_sticky(queues)
         return partition
 
-    def _failed(self, error: KafkaError, record: ProducerRecord) -> RecordFuture:
-        """Return a failed future whose record is in no batch of the accumulator."""
+    def _failed_future(self, error: KafkaError, record: ProducerRecord) -> RecordFuture:
+        """Return a failed future for a record that was not appended to a batch of the
+        accumulator."""
         partition = -1 if record.partition is None else record.partition
         batch = Batch(PartitionQueue(self.accumulator, record.topic, partition), -1, None)
         batch.count = 1
-        # Without a traceback, whose frames refer to the future and would keep it alive.
+        # Remove the traceback: its frames refer to the future and would keep it alive.
         batch.error = error.with_traceback(None)
         batch.done = True
         return RecordFuture(batch, 0, -1, -1, -1)
@@ -529,7 +531,7 @@ class ProducerCore:
     # --- pending batches
 
     def snapshot(self) -> list[Batch]:
-        """The batches without an outcome, the oldest first."""
+        """Return the batches without an outcome, the oldest first."""
         with self.accumulator.lock:
             return list(self.accumulator.incomplete)
 
@@ -549,13 +551,13 @@ class ProducerCore:
                 accumulator.flushing -= 1
 
     def _waiter_before(self, end: int) -> asyncio.Future[None] | None:
-        """A future that is done with the newest batch whose number is below `end`; None if there is
-        no such batch. The parts of a split batch have its number."""
+        """Return a future that completes with the newest batch whose number is below `end`, or None
+        if there is no such batch. The parts of a split batch have the number of that batch."""
         with self.accumulator.lock:
             for batch in reversed(self.accumulator.incomplete):
                 if batch.number < end:
                     waiter = asyncio.get_running_loop().create_future()
-                    batch.add_waiter(partial(_set, waiter))
+                    batch.add_waiter(partial(_complete, waiter))
                     return waiter
         return None
 
@@ -620,7 +622,7 @@ class ProducerCore:
         self.sender.run()
 
     def _fail_permanently(self, error: KafkaError) -> None:
-        self.fatal = KafkaError(error.code, f"no producer id, which enable.idempotence requires: {error}")
+        self.fatal = KafkaError(error.code, f"cannot get a producer id, which enable.idempotence requires: {error}")
         self._update_fast_path()
         self.fail_all(self.fatal)
 
@@ -643,12 +645,12 @@ class ProducerCore:
         }
 
 
-def _set(waiter: asyncio.Future[None]) -> None:
+def _complete(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
 
-async def newer_metadata(cluster: Cluster, topic: str, timeout: float) -> None:
-    """Wait for one more metadata response: the topic may have new partitions."""
+async def wait_for_newer_metadata(cluster: Cluster, topic: str, timeout: float) -> None:
+    """Wait for a new metadata response, because the topic may have new partitions."""
     cluster.add_topic(topic)
     await cluster.wait_for_update(cluster.request_update(), timeout)

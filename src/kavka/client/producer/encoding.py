@@ -28,7 +28,8 @@ NO_HEADERS = b"\x00"
 
 def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> memoryview:
     """Return the bytes of the batch with its current producer id, epoch and sequence, and set
-    `batch.data`. Later calls encode the header again only if one of the three has changed."""
+    `batch.data`. Later calls encode the header again only if one of these three values has
+    changed."""
     identity = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     if batch.data is not None and batch.encoded_identity == identity:
         encoded: memoryview = batch.data
@@ -55,7 +56,7 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
 
 
 def records_of(batch: Batch) -> list[Record]:
-    """The records of an encoded batch."""
+    """Return the records of an encoded batch."""
     return list(read_records(batch.data, verify_crc=False))
 
 
@@ -66,7 +67,7 @@ def encoded_headers(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | Non
     pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     for pair in pairs:
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise SerializationError(f"a header is a pair of a name and bytes, not {pair!r}")
+            raise SerializationError(f"a header must be a pair of a string and bytes, not {pair!r}")
         if pair[1] is not None and not isinstance(pair[1], (bytes, bytearray, memoryview)):
             raise SerializationError(f"the value of header {pair[0]} must be bytes, not {type(pair[1]).__name__}")
     return encode_headers([(name, value) for name, value in pairs])

@@ -1,4 +1,4 @@
-"""Logs failed records that had no callback and whose futures the program never read."""
+"""Logs failed records that had no callback and whose futures the application never read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kavka.client.errors import Purged
 
 logger = logging.getLogger(__name__)
 
-INTERVAL = 10.0
-"""Seconds between two log lines of one producer."""
+LOG_INTERVAL_S = 10.0
+"""Minimum number of seconds between two log messages of one producer."""
 
 
 class FailureLog:
-    """Counts unreported failures per partition. Only the loop may call it.
+    """Counts unreported failures per partition. Only the event loop may call it.
 
     `unreported` has (topic, partition, error, record count) of batches. The finalizer of a batch
-    appends to it. It must not log, since it may run in any thread and under any lock.
+    appends to it. The finalizer must not log, because it may run in any thread and under any lock.
 
-    Records that `purge()` removed are skipped, since the program requested their removal, and
-    records of transactions, since the commit raises their error.
+    Records that `purge()` removed are not logged, because the application requested their removal.
+    Records of transactions are not logged, because the commit raises their error.
     """
 
     def __init__(self, unreported: deque[tuple[str, int, BaseException, int]], transactional: bool) -> None:
@@ -29,14 +29,14 @@ class FailureLog:
         self._transactional = transactional
         self._counts: dict[tuple[str, int], int] = {}
         self._errors: dict[tuple[str, int], BaseException] = {}
-        self._next_line = 0.0
+        self._next_log = 0.0
 
     def report(self, final: bool = False) -> None:
-        """Log failures, unless the last line is younger than `INTERVAL` and `final` is not set."""
+        """Log failures, at most once per `LOG_INTERVAL_S` unless `final` is set."""
         self._collect()
-        if not self._counts or (not final and monotonic() < self._next_line):
+        if not self._counts or (not final and monotonic() < self._next_log):
             return
-        self._next_line = monotonic() + INTERVAL
+        self._next_log = monotonic() + LOG_INTERVAL_S
         worst = max(self._counts, key=self._counts.__getitem__)
         topic, partition = worst
         count = self._counts.pop(worst)
@@ -44,7 +44,8 @@ class FailureLog:
             f"; {sum(self._counts.values())} of {len(self._counts)} other partitions" if self._counts else ""
         )
         logger.warning(
-            "%d records of %s were not stored%s: %s (they had no callback, and the program did not read their futures)",
+            "%d records of %s were not stored%s: %s "
+            "(they had no callback, and the application did not read their futures)",
             count,
             topic if partition < 0 else f"{topic}-{partition}",
             other_failures,

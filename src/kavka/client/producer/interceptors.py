@@ -1,5 +1,5 @@
 """Interceptors of a producer. They process every record before it is serialized, and are notified
-of its outcome.
+of the outcome of the record.
 
     class Interceptor:
         def on_send(self, record: ProducerRecord) -> ProducerRecord: ...
@@ -7,7 +7,8 @@ of its outcome.
         def close(self): ...
         def configure(self, configs): ...
 
-Every method is optional. An exception is logged, and the next interceptor gets the same record.
+Every method is optional. If an interceptor fails, the error is logged, and the next interceptor
+gets the unchanged record.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ class Interceptors(InterceptorChain):
 
     def __init__(self, values: Iterable[Any], configs: Mapping[str, Any]) -> None:
         super().__init__(values, configs, "producer", ("on_send", "on_acknowledgement"))
-        self._sending = self.methods("on_send")
-        self._acknowledged = self.methods("on_acknowledgement")
+        self._send_methods = self.methods("on_send")
+        self._acknowledgement_methods = self.methods("on_acknowledgement")
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        return pass_through(self._sending, "on_send", ProducerRecord, record, "a record")
+        return pass_through(self._send_methods, "on_send", ProducerRecord, record, "a record")
 
     def callback(self, callback: Callback | None) -> Callback | None:
         """Return a callback that calls the interceptors before `callback`."""
-        return _Acknowledge(self, callback) if self._acknowledged else callback
+        return _AcknowledgementCallback(self, callback) if self._acknowledgement_methods else callback
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
-        call_each(self._acknowledged, "on_acknowledgement", metadata, error)
+        call_each(self._acknowledgement_methods, "on_acknowledgement", metadata, error)
 
 
 @dataclass(slots=True, eq=False)
-class _Acknowledge:
+class _AcknowledgementCallback:
     interceptors: Interceptors
     callback: Callback | None
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ProducerMetrics:
-    """Counters since the start. Only the loop writes them. Times are sums in seconds, `throttle` in
-    milliseconds."""
+    """Counters started the start. Only the event loop writes them. `latency` and `queue_time` are
+    totals in seconds, `throttle` is a total in milliseconds."""
 
-    since: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     records: int = 0
     record_errors: int = 0
     record_retries: int = 0
@@ -27,8 +27,9 @@ class ProducerMetrics:
     throttle: float = 0.0
 
     def snapshot(self) -> dict[str, float]:
-        """The metrics by Kafka's names. Averages and rates cover the lifetime of the producer."""
-        seconds = max(time.monotonic() - self.since, 1e-9)
+        """Return the metrics by Kafka's names. Averages and rates cover the lifetime of the
+        producer."""
+        seconds = max(time.monotonic() - self.started, 1e-9)
         return {
             "record-send-total": self.records,
             "record-send-rate": self.records / seconds,

@@ -1,4 +1,4 @@
-"""Partitioners choose the partition of a record if `send` does not set it.
+"""Partitioners choose the partition of a record if `send` was called without a partition.
 
 The default partitioner is in `_append.py`: it uses the hash of the key, and for records without a
 key a sticky partition that changes after `batch.size` bytes. A custom partitioner is a function
@@ -32,11 +32,11 @@ class DefaultPartitioner:
 
 
 class UniformStickyPartitioner:
-    """Selects the default partitioner, but ignores keys."""
+    """Selects the default partitioner without the use of keys: all records are sticky."""
 
 
 class KeyPartitioner:
-    """Uses the hash of the key. A record without a key has the partition of an empty key."""
+    """Uses the hash of the key. A record without a key gets the partition of an empty key."""
 
     def partition(
         self, topic: str, key: Any, key_bytes: Bytes, value: Any, value_bytes: Bytes, metadata: TopicMetadata
@@ -119,13 +119,13 @@ def make_partitioner(value: Any, configs: Mapping[str, Any]) -> Any:
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's clients choose for the key."""
+    """Return the partition that Kafka's clients choose for the key."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def next_sticky(topic: TopicQueues) -> int:
-    """The next partition for records without a key: a random partition with a leader, if possible
-    other than the current one."""
+    """Return the next partition for records without a key: a random partition with a leader, if
+    possible not the current partition."""
     choices = topic.available or range(topic.count)
     if len(choices) > 1:
         partition = random.choice(choices)

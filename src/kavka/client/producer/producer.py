@@ -14,7 +14,7 @@ from kavka.client.errors import ClientClosed, KafkaTimeout
 from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
-from kavka.client.producer.core import ProducerCore, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.core import ProducerCore, WaitForRoom, WaitForTopic, wait_for_newer_metadata
 from kavka.client.producer.send_batch import BatchFuture
 from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
@@ -38,7 +38,7 @@ class Producer(SendPath, Generic[K, V]):
     `send` returns immediately; an I/O thread of the producer sends the records in batches.
     `close()`, or the end of the `with` block, sends the remaining records. A producer that is
     dropped without `close` issues a ResourceWarning and closes in the background. At interpreter
-    exit it has `io_thread.EXIT_TIMEOUT` seconds to send the remaining records.
+    exit it has `io_thread.EXIT_TIMEOUT_S` seconds to send the remaining records.
 
     `K` and `V` are the types that the serializers accept. See `producer_config.py` for the
     settings.
@@ -118,11 +118,11 @@ class Producer(SendPath, Generic[K, V]):
 
     def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
         if self._io.is_current:
-            raise KafkaTimeout("send would block, and a callback must not block the I/O thread")
+            raise KafkaTimeout("send cannot wait inside a callback, which runs in the I/O thread")
         if isinstance(wait, WaitForTopic):
             cluster = self._core.cluster
             if wait.newer:
-                self._io.run(newer_metadata(cluster, wait.topic, wait.timeout))
+                self._io.run(wait_for_newer_metadata(cluster, wait.topic, wait.timeout))
             else:
                 self._io.run(cluster.topic(wait.topic, wait.timeout))
             return
@@ -157,7 +157,7 @@ class Producer(SendPath, Generic[K, V]):
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
         """Drop pending records, for example when the broker does not respond; see
-        `ProducerCore.purge`. Returns the number of records."""
+        `ProducerCore.purge`. Returns the number of dropped records."""
 
         async def work() -> int:
             return self._core.purge(in_queue, in_flight)
@@ -165,8 +165,8 @@ class Producer(SendPath, Generic[K, V]):
         return self._io.run(work())
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records and close. Records that are not sent within `timeout` seconds
-        fail; None waits without limit."""
+        """Send the remaining records and close. Records that are not acknowledged within `timeout`
+        seconds fail; None waits without limit."""
         if self._core.closed:
             return
         if self._io.forked:
@@ -207,13 +207,13 @@ class Producer(SendPath, Generic[K, V]):
     # --- the cluster
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
-        """The partitions of a topic, with their leaders and replicas."""
+        """Return the partitions of a topic, with their leaders and replicas."""
         limit = self._max_block if timeout is None else timeout
         metadata = self._io.run(self._core.cluster.topic(topic, limit))
         return list(metadata.partitions)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names."""
+        """Return the metrics since the start, by Kafka's names."""
         return self._core.all_metrics()
 
     # --- transactions
@@ -241,9 +241,9 @@ class Producer(SendPath, Generic[K, V]):
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
         """Wait until every record is stored. Any process can then commit or abort the transaction
-        by passing the result to `Admin.end_transactions`. Returns None if nothing was sent. This
-        producer can still end the transaction. Closing the producer leaves the transaction open
-        until `transaction.timeout.ms` expires."""
+        by passing the result to `Admin.end_transactions`. Returns None if no records were sent.
+        This producer can still end the transaction. Closing the producer leaves the transaction
+        open until `transaction.timeout.ms` expires."""
         return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
@@ -256,9 +256,9 @@ class Producer(SendPath, Generic[K, V]):
         self._io.run(self._transactions.end(True, self._limit(timeout)))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort the transaction; records that were not sent yet fail. After KafkaTimeout, call it
-        again. After a `commit_transaction` that timed out it raises IllegalState: only the commit
-        can be repeated."""
+        """Abort the transaction. Records that were not sent yet fail. After KafkaTimeout, call
+        `abort_transaction` again. Raises IllegalState after a `commit_transaction` that timed out:
+        only the commit can be repeated."""
         self._io.run(self._transactions.end(False, self._limit(timeout)))
 
     @property
@@ -275,8 +275,8 @@ _producers: WeakSet[Producer[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """Runs in a forked child, which has no I/O thread. Without topics, `send` uses the slow path,
-    which raises an error."""
+    """Make `send` use the slow path in a forked child. The child has no I/O thread, so the slow
+    path raises an error."""
     for producer in list(_producers):
         producer._accumulator.topics = {}
 
@@ -296,4 +296,4 @@ def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | No
             is_registered = batch.add_waiter(event.set)
         remaining = None if deadline is None else max(0.0, deadline - monotonic())
         if is_registered and not event.wait(remaining):
-            raise KafkaTimeout("flush took longer than its timeout")
+            raise KafkaTimeout("flush did not complete within its timeout")

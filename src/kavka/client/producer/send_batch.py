@@ -1,6 +1,6 @@
 """`send_batch`: copies the records of a fetched batch to another partition without decoding them.
 
-If brokers accept it unchanged, the body of a compressed batch is copied. Its header gets a new
+The body of a compressed batch is copied if brokers accept it unchanged. The header gets a new
 offset, producer and sequence, and keeps the record count, the timestamps and the compression
 (`encoding.py`). The records of every other batch are appended to the partition's open batch, so
 that small batches are combined. Only the offset and timestamp deltas of these records change.
@@ -45,8 +45,8 @@ class Content:
     is_unchanged: bool
 
     def append(self, accumulator: Accumulator, queue: PartitionQueue, transaction: int = 0) -> BatchFuture | None:
-        """Append the records. Returns None if the buffer is full or `transaction` is not the open
-        one."""
+        """Append the records. Returns None if the buffer is full, the accumulator is closed, or
+        `transaction` is not the open transaction. Raises CORRUPT_MESSAGE for invalid records."""
         header = self.header
         if self.is_unchanged:
             batch = accumulator.append_batch(
@@ -61,13 +61,13 @@ class Content:
                 append_time,
             )  # fmt: skip
         except ValueError as error:
-            raise corrupt(f"the batch at offset {header.base_offset}: {error}") from None
+            raise corrupt(f"the batch at offset {header.base_offset} is invalid: {error}") from None
         return None if appended is None else BatchFuture(*appended)
 
 
 def content_of(data: Buffer, first: int, end: int) -> Content:
-    """Parse a fetched batch. Raises CORRUPT_MESSAGE if it is invalid. Its checksum is not verified,
-    since the consumer has verified it."""
+    """Parse a fetched batch. Raises CORRUPT_MESSAGE if the batch is invalid. Does not verify the
+    checksum, because the consumer has verified it."""
     if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
         builder = BatchBuilder(base_offset=first)
         for record in read_records(data, verify_crc=False):
@@ -78,14 +78,14 @@ def content_of(data: Buffer, first: int, end: int) -> Content:
         data = builder.build()
     header = parse_header(data)
     if header.magic != 2 or header.is_control:
-        raise corrupt(f"the batch at offset {header.base_offset} has no records of the current format")
+        raise corrupt(f"the batch at offset {header.base_offset} is a control batch or does not have magic 2")
     if header.codec and _is_copyable(header) and first <= header.base_offset and header.last_offset < end:
         return Content(header, bytearray(data), first, end, is_unchanged=True)
     body: Any = memoryview(data)[HEADER_SIZE:]
     if header.codec:
         body = decompress(header.codec, body)
     if header.count < 1 or header.count * MIN_RECORD_SIZE > len(body):
-        raise corrupt(f"a batch of {len(body)} bytes claims to have {header.count} records")
+        raise corrupt(f"a batch has {len(body)} bytes, but its header has a count of {header.count} records")
     return Content(header, body, first, end, is_unchanged=False)
 
 
@@ -102,8 +102,8 @@ def _is_copyable(header: BatchHeader) -> bool:
 
 
 class BatchFuture:
-    """The outcome of one `send_batch`. It may have no records. The records are in several batches
-    if the broker rejected the batch as too large and the producer split it."""
+    """The outcome of one `send_batch`, which may have sent no records. The records are in several
+    batches if the broker rejected the batch as too large and the producer split it."""
 
     __slots__ = ("_batch", "_index", "count")
 
@@ -113,7 +113,8 @@ class BatchFuture:
         self.count = count
 
     def _parts(self) -> Iterator[tuple[int, int, Batch]]:
-        """(index of the first record in the batch, record count, batch) of the current batches."""
+        """Yield (index of the first record in the batch, record count, batch) for the batches that
+        currently contain the records."""
         pending = [(self._index, self.count, self._batch)]
         while pending:
             index, count, batch = pending.pop()
@@ -153,8 +154,8 @@ class BatchFuture:
                 return results[0] if results else None
 
     def offsets(self) -> list[tuple[int, int]]:
-        """(first offset, record count) of each run of records, in order. Valid only if all records
-        are done."""
+        """Return (first offset, record count) for each batch that contains the records, in order.
+        The offset is -1 if it is unknown. Valid only if `done()` is true."""
         return [
             (batch.base_offset + index if batch.base_offset >= 0 else -1, count)
             for index, count, batch in self._parts()

@@ -1,11 +1,11 @@
 """The sender drains batches from the accumulator, sends them to the leaders, and handles responses
 and retries until each batch has an outcome.
 
-`run` is called on the loop after every event that may allow a request: a batch is full, a response
-arrived, a connection opened, metadata changed, a timer fired. A run sends all batches that may be
-sent. A request has at most one batch of each partition. A partition's batches are sent in order.
-With idempotence, sequences preserve this order across retries (`sequences.py`). Without it, only a
-limit of one request in flight does.
+`run` is called on the event loop after every event that may allow a request: a batch is full, a
+response arrived, a connection opened, metadata changed, a timer fired. A run sends all batches that
+may be sent. A request has at most one batch of each partition. A partition's batches are sent in
+order. With idempotence, sequences preserve this order across retries (`sequences.py`). Without
+idempotence, the order is preserved only if max.in.flight.requests.per.connection is 1.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from kavka.protocol.primitives import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 PRODUCE = int(ApiKey.PRODUCE)
-OLDEST_PRODUCE = 3
-"""Older versions carry older record formats, which the producer does not write."""
-NEWEST_WITHOUT_IDS = 12
-NEWEST_OF_FIRST_PROTOCOL = 11
-"""From version 12 on, the broker adds a partition to the transaction with its first batch."""
+MIN_PRODUCE_VERSION = 3
+"""Older versions of Produce accept only older record formats, which the producer does not write."""
+MAX_TOPIC_NAME_VERSION = 12
+"""Later versions of Produce identify topics by id."""
+MAX_FIRST_PROTOCOL_VERSION = 11
+"""With later versions of Produce, the broker adds a partition to the transaction when it receives
+the partition's first batch. `transaction_requests.py` describes the two transaction protocols."""
 
 # After these errors the leader may have changed, so the producer needs new metadata.
-_STALE = frozenset(
+_NEEDS_METADATA = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -67,7 +69,7 @@ class _PendingRequest:
     sender: Sender
     batches: list[Batch]
     topic_names: dict[UUID, str]
-    version: int
+    api_version: int
     sent_at: float
     is_done: bool = False
 
@@ -85,7 +87,7 @@ class _PendingRequest:
 
 class Sender:
     """Owns the batches from their removal from the accumulator's queues until their outcome. Only
-    the loop may call it."""
+    the event loop may call it."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Sender:
         self._linger = config.seconds("linger.ms")
         self._acks = -1 if config["acks"] == "all" else int(config["acks"])
         self._max_in_flight = config["max.in.flight.requests.per.connection"]
-        self._max_request = config["max.request.size"]
+        self._max_request_size = config["max.request.size"]
         self._retries = config["retries"]
         self._request_timeout_ms = config["request.timeout.ms"]
         self._delivery_timeout = config.seconds("delivery.timeout.ms")
@@ -112,7 +114,7 @@ class Sender:
         self._transactional_id: str | None = config["transactional.id"]
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._running = False
         self._stopped = False
         # Hooks of the transactions and the core. `on_tick` is called at least every second.
@@ -132,7 +134,7 @@ class Sender:
     def stop(self) -> None:
         """Send no more requests. Batches without an outcome stay as they are."""
         self._stopped = True
-        for timer in (self._timer, self._expiry):
+        for timer in (self._timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -158,22 +160,22 @@ class Sender:
             self._running = False
 
     def _prepare_sequences(self) -> bool:
-        """Resolve abandoned batches and raise the epoch if necessary. Returns whether batches can
-        be sent, which idempotence allows only with a producer id."""
+        """Resolve abandoned batches and bump the epoch if necessary. Returns whether batches can be
+        sent: with idempotence, a producer id is required."""
         sequences = self._sequences
         if sequences is None:
             return True
         if sequences.resolve():
             self.on_doubt()
-        sequences.bump()
+        sequences.bump_epoch()
         if not sequences.has_producer_id:
             self.request_producer_id()
             return sequences.has_producer_id
         return True
 
     def _send_all(self) -> float:
-        """Send requests until no broker accepts more. Returns the time at which the next batch may
-        be sent because its linger time or backoff ends."""
+        """Send requests until no broker accepts more. Returns the time at which the linger time or
+        backoff of the next batch ends."""
         while True:
             # By broker id: its connection, or None if it does not accept a request now.
             brokers: dict[int, Connection | None] = {}
@@ -186,8 +188,9 @@ class Sender:
                 self._send(connection, batches)
 
     def _choose(self, brokers: dict[int, Connection | None]) -> tuple[dict[int, list[Batch]], float]:
-        """Drain at most one batch of each partition. Returns them by broker id, and the time at
-        which the next batch may be sent. Adds the connections to `brokers`."""
+        """Drain at most one batch of each partition. Returns the batches by broker id, and the time
+        at which the linger time or backoff of the next batch ends. Adds the connections to
+        `brokers`."""
         accumulator, sequences, linger = self._accumulator, self._sequences, self._linger
         batches_by_node: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
@@ -208,7 +211,7 @@ class Sender:
                     continue
                 leader = queue.leader
                 if leader not in brokers:
-                    brokers[leader] = self._connection(leader)
+                    brokers[leader] = self._available_connection(leader)
                 if brokers[leader] is None:
                     if leader not in self._cluster.nodes:
                         # Metadata covers only topics in use; this topic may have been idle for
@@ -223,15 +226,16 @@ class Sender:
                 if not self.may_send(queue):
                     continue
                 size = sizes.get(leader, 0)
-                if size and size + head.size > self._max_request:
+                if size and size + head.size > self._max_request_size:
                     continue
                 sizes[leader] = size + head.size
                 self._drain(queue, head)
                 batches_by_node.setdefault(leader, []).append(head)
         return batches_by_node, next_time
 
-    def _connection(self, node_id: int) -> Connection | None:
-        """The connection if it accepts a request now, else None; `run` is then called later."""
+    def _available_connection(self, node_id: int) -> Connection | None:
+        """Return the connection if it accepts a request now. Otherwise returns None, and `run` is
+        called again later."""
         if node_id < 0 or node_id not in self._cluster.nodes:
             self._cluster.request_update()
             return None
@@ -273,11 +277,11 @@ class Sender:
         try:
             max_version = None
             if self._transactional_id is not None and not self.second_protocol:
-                max_version = NEWEST_OF_FIRST_PROTOCOL
-            version = connection.version_of(PRODUCE, max_version)
-            if version < OLDEST_PRODUCE:
+                max_version = MAX_FIRST_PROTOCOL_VERSION
+            api_version = connection.version_of(PRODUCE, max_version)
+            if api_version < MIN_PRODUCE_VERSION:
                 raise error_of(
-                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} does not support the current record format"
+                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} does not support record format version 2"
                 )
             for batch in batches:
                 queue = batch.queue
@@ -300,28 +304,28 @@ class Sender:
                     self._completion.shrink(batch, len(data))
                 topic.partition_data.append(PartitionProduceData(index=queue.partition, records=data))
             if ZERO_UUID in names:
-                version = min(version, NEWEST_WITHOUT_IDS)
+                api_version = min(api_version, MAX_TOPIC_NAME_VERSION)
             request = ProduceRequest(
                 transactional_id=self._transactional_id,
                 acks=self._acks,
                 timeout_ms=self._request_timeout_ms,
                 topic_data=list(topics.values()),
             )
-            pending_request = _PendingRequest(self, batches, names, version, now)
+            pending_request = _PendingRequest(self, batches, names, api_version, now)
             for batch in batches:
                 batch.attempts += 1
             metrics.requests += 1
             if self._acks == 0:
-                connection.send_one_way(request, version)
+                connection.send_one_way(request, api_version)
                 for batch in batches:
                     self._complete(batch, -1, -1)
             else:
-                connection.send_to(request, version, pending_request, self._request_timeout_ms / 1000)
+                connection.send_to(request, api_version, pending_request, self._request_timeout_ms / 1000)
         except KafkaError as error:
             for batch in batches:
                 self._handle_error(batch, error.code, str(error), is_not_stored=not batch.attempts)
         except Exception as error:
-            logger.exception("A produce request could not be built")
+            logger.exception("Cannot build or send a produce request")
             for batch in batches:
                 self._handle_error(batch, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be sent: {error!r}")
 
@@ -337,7 +341,11 @@ class Sender:
         pending = {(batch.queue.topic, batch.queue.partition): batch for batch in request.batches}
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         for topic in response.responses:
-            name = topic.name if request.version <= NEWEST_WITHOUT_IDS else request.topic_names.get(topic.topic_id, "")
+            name = (
+                topic.name
+                if request.api_version <= MAX_TOPIC_NAME_VERSION
+                else request.topic_names.get(topic.topic_id, "")
+            )
             for partition in topic.partition_responses:
                 batch = pending.pop((name, partition.index), None)
                 if batch is None or batch.done or batch.parts is not None:
@@ -374,7 +382,7 @@ class Sender:
 
     def _complete(self, batch: Batch, base_offset: int, log_append_time: int) -> None:
         if self._sequences is not None:
-            self._sequences.stored(batch, base_offset)
+            self._sequences.on_stored(batch, base_offset)
         elif batch in batch.queue.in_flight:
             batch.queue.in_flight.remove(batch)
         self._metrics.records += batch.count
@@ -389,11 +397,11 @@ class Sender:
         record_errors: dict[int, str | None] | None = None,
         is_not_stored: bool = True,
     ) -> None:
-        """Retry, split, or fail the batch. With `is_not_stored`, the broker cannot have stored
-        it."""
+        """Retry, split, or fail the batch. `is_not_stored` means that the broker cannot have stored
+        the batch in this attempt."""
         queue, sequences = batch.queue, self._sequences
         batch.in_flight = False
-        if code in _STALE:
+        if code in _NEEDS_METADATA:
             self._cluster.request_update()
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # The broker has stored the batch, but its offset is unknown.
@@ -415,7 +423,7 @@ class Sender:
         self.on_failure(error)
         if sequences is not None:
             if is_not_stored and may_retry:
-                sequences.failed(batch, code)
+                sequences.on_failed(batch, code)
             else:
                 # The broker may have stored one of the attempts.
                 sequences.abandon(batch)
@@ -429,8 +437,8 @@ class Sender:
     def fail(
         self, batch: Batch, error: KafkaError, record_errors: dict[int, str | None] | None = None, reuse: bool = False
     ) -> None:
-        """Set an error as the outcome. If the response names invalid records, the other records
-        fail with an error that says so."""
+        """Set an error as the outcome. If `record_errors` names invalid records, the other records
+        of the batch fail with INVALID_RECORD, because the broker stores none of them."""
         queue = batch.queue
         errors: dict[int, KafkaError] | None = None
         if record_errors:
@@ -443,7 +451,7 @@ class Sender:
         self._completion.finish(batch, -1, -1, error, errors, reuse=reuse)
 
     def _put_back(self, queue: PartitionQueue, batches: Iterable[Batch]) -> None:
-        """Return batches to the front of the queue, in the order of their sequences or creation."""
+        """Return batches to the front of the queue, ordered by their numbers."""
         accumulator = self._accumulator
         with accumulator.lock:
             for batch in batches:
@@ -459,7 +467,7 @@ class Sender:
             accumulator.pending[queue] = None
 
     def _split(self, batch: Batch) -> None:
-        """Replace a batch that is too large by smaller batches with the same records and
+        """Replace a batch that is too large with smaller batches that have the same records and
         sequences."""
         self._metrics.batch_splits += 1
         parts = self._completion.split(batch)
@@ -492,7 +500,9 @@ class Sender:
         """Fail sent and unsent batches older than `delivery.timeout.ms`."""
         if self._stopped:
             return
-        self._expiry = self._loop.call_later(min(1.0, max(0.02, self._delivery_timeout / 20)), self._expire_batches)
+        self._expiry_timer = self._loop.call_later(
+            min(1.0, max(0.02, self._delivery_timeout / 20)), self._expire_batches
+        )
         created_before = monotonic() - self._delivery_timeout
         expired: list[Batch] = []
         with self._accumulator.lock:
@@ -521,8 +531,8 @@ class Sender:
         self.on_failure(error)
 
     def drop(self, batch: Batch, error: KafkaError) -> None:
-        """Fail a batch that is expired or purged. If it has a sequence, the partition is unresolved
-        afterwards."""
+        """Remove a batch from its queue and fail it, because it is expired or purged or its
+        producer is closed. If the batch has a sequence, the partition is unresolved afterwards."""
         queue = batch.queue
         with self._accumulator.lock:
             if batch in queue.batches:

@@ -2,13 +2,13 @@
 
 A broker accepts a batch only if its first sequence follows the last sequence of the producer id and
 epoch in the partition. It stores the sequences of the last five batches, and acknowledges their
-duplicates with the original offsets. A retry therefore keeps the batch's sequence. If it is unknown
-whether the broker has stored a batch, the producer continues with a higher epoch from sequence 0.
-For a transactional producer, the coordinator raises the epoch after an abort.
+duplicates with the original offsets. A retry therefore keeps the sequence of its batch. If it is
+unknown whether the broker has stored a batch, the producer continues with a higher epoch from
+sequence 0. For a transactional producer, the coordinator bumps the epoch after an abort.
 
 Fields of a queue: `in_flight` has the batches with a sequence and without an outcome, in the order
-of their sequences, including batches that wait for a retry. `unresolved` is set after one of them
-was abandoned although the broker may have stored it.
+of their sequences, including batches that wait for a retry. `unresolved` is set after one of these
+batches was abandoned although the broker may have stored it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kavka.client.producer._append import Batch, PartitionQueue
 from kavka.common.errors import ErrorCode, KafkaError
 
 MAX_EPOCH = 0x7FFF
-SEQUENCES = 1 << 31
+SEQUENCE_COUNT = 1 << 31
 
 
 class Sequences:
-    """Assigns sequences and decides on retries and new epochs. Only the loop may call it."""
+    """Assigns sequences and decides on retries and new epochs. Only the event loop may call it."""
 
     def __init__(self, transactional: bool) -> None:
         self.transactional = transactional
@@ -37,8 +37,8 @@ class Sequences:
         return self.producer_id >= 0
 
     def set(self, producer_id: int, producer_epoch: int) -> None:
-        """Set a new id or epoch from the broker. A partition switches to it when it has no batch in
-        flight."""
+        """Set a new producer id and epoch from the coordinator. A partition switches to them when
+        it has no batch in flight."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         queues, self._to_bump = self._to_bump, set()
         if self.transactional:
@@ -77,7 +77,7 @@ class Sequences:
             self._restart(queue)
         batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
         batch.base_sequence = queue.next_sequence
-        queue.next_sequence = (queue.next_sequence + batch.count) % SEQUENCES
+        queue.next_sequence = (queue.next_sequence + batch.count) % SEQUENCE_COUNT
         queue.in_flight.append(batch)
 
     def _is_stale(self, queue: PartitionQueue) -> bool:
@@ -98,23 +98,25 @@ class Sequences:
 
     # --- outcomes
 
-    def stored(self, batch: Batch, base_offset: int) -> None:
+    def on_stored(self, batch: Batch, base_offset: int) -> None:
+        """Handle the acknowledgement of a batch. `base_offset` is -1 if it is unknown."""
         queue = batch.queue
         self._remove(queue, batch)
         if (batch.producer_id, batch.producer_epoch) == (queue.producer_id, queue.producer_epoch):
-            last = (batch.base_sequence + batch.count - 1) % SEQUENCES
-            if last > queue.last_acked_sequence or queue.last_acked_sequence - last > SEQUENCES // 2:
+            last = (batch.base_sequence + batch.count - 1) % SEQUENCE_COUNT
+            if last > queue.last_acked_sequence or queue.last_acked_sequence - last > SEQUENCE_COUNT // 2:
                 queue.last_acked_sequence = last
         if base_offset >= 0:
             queue.last_acked_offset = max(queue.last_acked_offset, base_offset + batch.count - 1)
 
     def should_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
-        """Whether to retry the batch after this error. May request a new epoch first."""
+        """Return whether to retry the batch after this error. May restart the sequences of the
+        partition or schedule an epoch bump."""
         queue = batch.queue
         # Whether the response is for an earlier sequence of the batch, not for the current one.
-        outdated = batch.encoded_identity != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        is_outdated = batch.encoded_identity != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            if log_start_offset == -1 or outdated:
+            if log_start_offset == -1 or is_outdated:
                 return True
             if queue.last_acked_offset < log_start_offset:
                 # The broker deleted the records of this producer, and its state with them.
@@ -128,8 +130,8 @@ class Sequences:
                 return True
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            is_next = batch.base_sequence == (queue.last_acked_sequence + 1) % SEQUENCES
-            if not queue.unresolved and (outdated or not is_next):
+            is_next_sequence = batch.base_sequence == (queue.last_acked_sequence + 1) % SEQUENCE_COUNT
+            if not queue.unresolved and (is_outdated or not is_next_sequence):
                 # An earlier batch failed and will be retried.
                 return True
             if not self.transactional:
@@ -138,12 +140,12 @@ class Sequences:
                 return True
             return False
         if code == ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
-            return bool(outdated)
+            return bool(is_outdated)
         return KafkaError(code).retriable
 
-    def failed(self, batch: Batch, code: ErrorCode) -> None:
-        """Handle a batch that is not retried and that the broker has not stored. The sequences
-        after it would leave a gap."""
+    def on_failed(self, batch: Batch, code: ErrorCode) -> None:
+        """Handle a batch that failed and that the broker has not stored. Later batches must not
+        leave a gap in the sequences."""
         queue = batch.queue
         self._remove(queue, batch)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -170,7 +172,7 @@ class Sequences:
         for part in parts:
             part.producer_id, part.producer_epoch = batch.producer_id, batch.producer_epoch
             part.base_sequence = sequence
-            sequence = (sequence + part.count) % SEQUENCES
+            sequence = (sequence + part.count) % SEQUENCE_COUNT
 
     def _remove(self, queue: PartitionQueue, batch: Batch) -> None:
         if batch in queue.in_flight:
@@ -178,7 +180,8 @@ class Sequences:
 
     def _close_gap(self, queue: PartitionQueue, batch: Batch) -> None:
         """Lower the sequences of the batches after a failed batch. Allowed only in a transaction:
-        the failure aborts it, so no request with the previous sequences matters."""
+        the failure aborts the transaction, so requests with the previous sequences have no
+        effect."""
         queue.next_sequence = max(0, queue.next_sequence - batch.count)
         for later in queue.in_flight:
             if later.base_sequence > batch.base_sequence:
@@ -195,7 +198,7 @@ class Sequences:
                 continue
             self._unresolved.discard(queue)
             queue.unresolved = False
-            if queue.next_sequence == (queue.last_acked_sequence + 1) % SEQUENCES:
+            if queue.next_sequence == (queue.last_acked_sequence + 1) % SEQUENCE_COUNT:
                 continue
             if self.transactional:
                 in_doubt = True
@@ -203,9 +206,9 @@ class Sequences:
                 self._to_bump.add(queue)
         return in_doubt
 
-    def bump(self) -> None:
-        """Raise the epoch if a partition needs it. If the epochs are exhausted, forget the producer
-        id: the producer needs a new one."""
+    def bump_epoch(self) -> None:
+        """Bump the epoch if a partition requires it. If the maximum epoch is reached, forget the
+        producer id, so that the producer requests a new one."""
         if not self._to_bump or self.transactional or not self.has_producer_id:
             return
         if self.producer_epoch >= MAX_EPOCH:

@@ -1,9 +1,9 @@
 """The requests of a transactional producer to its transaction and group coordinators.
 
-There are two protocols. In the first (`transaction.version` below 2), the producer adds each
-partition and group to the transaction before it writes there, and its epoch changes only after an
-error. In the second, the brokers add partitions and groups, and every transaction has a new epoch,
-which the EndTxn response carries.
+There are two transaction protocols. In the first (`transaction.version` below 2), the producer adds
+each partition and group to the transaction before it writes to them, and its epoch changes only
+after an error. In the second (`transaction.version` 2, KIP-890), the brokers add partitions and
+groups, and every transaction has a new epoch, which the EndTxn response contains.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from kavka.protocol.messages.txn_offset_commit import (
 from kavka.protocol.primitives import TopMessage
 
 CHANNEL = "coordinator"
-CLIENT_ADD_PARTITIONS = 3
-"""Later versions of AddPartitionsToTxn are for brokers."""
-FIRST_END_TXN = FIRST_OFFSET_COMMIT = 4
-"""The newest versions of the first protocol."""
+MAX_CLIENT_ADD_PARTITIONS_VERSION = 3
+"""Only brokers send later versions of AddPartitionsToTxn."""
+MAX_FIRST_PROTOCOL_END_TXN_VERSION = MAX_FIRST_PROTOCOL_OFFSET_COMMIT_VERSION = 4
+"""The highest versions of EndTxn and TxnOffsetCommit in the first protocol."""
 
 _COORDINATOR_MOVED = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION}
@@ -46,13 +46,13 @@ class TransactionRequests:
     """Sends requests for one transactional id, and retries them after retriable errors.
 
     Owns the cache of coordinators. Responses with a producer id and epoch update `sequences`. Only
-    the loop may call it.
+    the event loop may call it.
     """
 
     def __init__(self, cluster: Cluster, config: ClientConfig, sequences: Sequences) -> None:
         self.transactional_id: str = config["transactional.id"]
         self.last_error: KafkaError | None = None
-        """The retriable error of the last request, or None after a success."""
+        """The retriable error of the last attempt, or None after a success."""
         self._cluster = cluster
         self._sequences = sequences
         self._transaction_timeout_ms: int = config["transaction.timeout.ms"]
@@ -61,8 +61,8 @@ class TransactionRequests:
         self._coordinators: dict[tuple[str, int], int] = {}
 
     def second_protocol(self, current: bool) -> bool:
-        """Whether the coordinator supports the second protocol. Returns `current` while there is no
-        connection to it."""
+        """Return whether the coordinator supports the second protocol. Returns `current` while
+        there is no connection to the coordinator."""
         node_id = self._coordinators.get((self.transactional_id, TRANSACTION))
         # While all brokers are unreachable and the client bootstraps again, no node id is valid.
         if node_id is None or node_id not in self._cluster.nodes:
@@ -94,7 +94,9 @@ class TransactionRequests:
             v3_and_below_producer_epoch=self._sequences.producer_epoch,
             v3_and_below_topics=list(topics.values()),
         )
-        await self._send(request, self.transactional_id, TRANSACTION, _worst_of_partitions, CLIENT_ADD_PARTITIONS)
+        await self._send(
+            request, self.transactional_id, TRANSACTION, _worst_of_partitions, MAX_CLIENT_ADD_PARTITIONS_VERSION
+        )
 
     async def add_group(self, group: str) -> None:
         request = AddOffsetsToTxnRequest(
@@ -133,7 +135,7 @@ class TransactionRequests:
             group_instance_id=member.group_instance_id,
             topics=list(topics.values()),
         )
-        max_version = None if second_protocol else FIRST_OFFSET_COMMIT
+        max_version = None if second_protocol else MAX_FIRST_PROTOCOL_OFFSET_COMMIT_VERSION
         await self._send(request, member.group_id, GROUP, _worst_of_offsets, max_version)
 
     async def end_transaction(self, commit: bool, second_protocol: bool) -> None:
@@ -143,7 +145,7 @@ class TransactionRequests:
             producer_epoch=self._sequences.producer_epoch,
             committed=commit,
         )
-        max_version = None if second_protocol else FIRST_END_TXN
+        max_version = None if second_protocol else MAX_FIRST_PROTOCOL_END_TXN_VERSION
         response = await self._send(request, self.transactional_id, TRANSACTION, _error_code, max_version)
         if response.producer_id >= 0 and response.producer_epoch >= 0:
             self._sequences.set(response.producer_id, response.producer_epoch)
@@ -156,7 +158,8 @@ class TransactionRequests:
         code_of: Callable[[Any], int],
         max_version: int | None = None,
     ) -> Any:
-        """Return the coordinator's response. Retries after every retriable error."""
+        """Send a request to the coordinator and return the response. Retries after retriable
+        errors, without a time limit; raises other errors."""
         failures = 0
         while True:
             try:
@@ -180,8 +183,8 @@ class TransactionRequests:
                 self.last_error = error
                 failures += 1
                 # The coordinator completes the previous transaction within milliseconds.
-                is_brief = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
-                await asyncio.sleep(0.01 if is_brief else self._backoff.delay(failures))
+                is_short_wait = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
+                await asyncio.sleep(0.01 if is_short_wait else self._backoff.delay(failures))
 
 
 def _error_code(response: Any) -> int:
@@ -199,8 +202,8 @@ def _worst_of_offsets(response: Any) -> int:
 
 
 def _worst(codes: list[int]) -> int:
-    """The error to report, preferably one that is not retriable. OPERATION_NOT_ATTEMPTED only
-    accompanies other errors."""
+    """Return the error code to report (0 without errors), preferably one that is not retriable.
+    OPERATION_NOT_ATTEMPTED is reported only if there is no other error."""
     errors = [code for code in codes if code]
     fatal = [code for code in errors if not error_of(code).retriable]
     causes = [code for code in fatal if code != ErrorCode.OPERATION_NOT_ATTEMPTED]

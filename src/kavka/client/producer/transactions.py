@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
-    """A value completes the sentence 'the producer is …' in error messages."""
+    """The value of a state completes the sentence 'the producer is …' in error messages."""
 
     UNINITIALIZED = "not initialised"
     READY = "outside of a transaction"
@@ -94,7 +94,7 @@ _NEEDS_NEW_EPOCH = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_P
 class Transactions:
     """Owns the state of a producer's transaction, and the partitions in it.
 
-    `state` changes only in `_transition`. Only the loop may call this object, except `check_open`
+    `state` changes only in `_transition`. All methods run on the event loop, except `check_open`
     and `add`, which any thread may call. `add` requires the accumulator's lock.
     """
 
@@ -116,8 +116,8 @@ class Transactions:
         """The cause of ABORTABLE_ERROR and FATAL_ERROR, or an error during COMMITTING or
         ABORTING."""
         self.number = 0
-        """The number of the open transaction, or of the last one. See
-        `PartitionQueue.in_transaction`."""
+        """The number of the open transaction, or of the last transaction.
+        `PartitionQueue.in_transaction` refers to it."""
         self.second_protocol = False
         self._sequences = sequences
         self._requests = TransactionRequests(cluster, config, sequences)
@@ -128,7 +128,7 @@ class Transactions:
         self._wake = wake
         self._is_at_coordinator = False
         """Whether a broker may have state of the open transaction, so that EndTxn must end it."""
-        self._new_epoch_needed = False
+        self._needs_new_epoch = False
         self._to_add: set[PartitionQueue] = set()
         self._added: set[PartitionQueue] = set()
         self._init_task: asyncio.Task[None] | None = None
@@ -136,8 +136,8 @@ class Transactions:
         self._offsets_task: asyncio.Task[None] | None = None
         self._end_task: asyncio.Task[None] | None = None
         self._unreported_call: str | None = None
-        """The init, commit or abort call whose outcome the program has not received, because the
-        call is still waiting or has timed out."""
+        """The init, commit or abort call whose outcome the application has not received, because
+        the call is still waiting or has timed out."""
 
     def _transition(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:
@@ -152,9 +152,9 @@ class Transactions:
         with the same transactional id."""
         if self.state is not State.UNINITIALIZED:
             self._check_not_fatal()
-            if self._completed_after_timeout("init_transactions"):
+            if self._take_late_completion("init_transactions"):
                 return
-            raise IllegalState("init_transactions was called before")
+            raise IllegalState("init_transactions was already called")
         if self._init_task is None or (self._init_task.done() and self._init_task.exception() is not None):
             self._init_task = asyncio.ensure_future(self._init())
         await self._report(self._init_task, timeout, "init_transactions")
@@ -170,7 +170,7 @@ class Transactions:
                 f"begin_transaction requires a producer outside of a transaction; it is {self.state.value}"
             )
         self._is_at_coordinator = False
-        self._new_epoch_needed = False
+        self._needs_new_epoch = False
         self._to_add.clear()
         self._added.clear()
         self._offsets_task = self._unreported_call = None
@@ -181,11 +181,11 @@ class Transactions:
 
     async def end(self, commit: bool, timeout: float) -> None:
         """Commit or abort. After KafkaTimeout the caller must repeat the same call, which waits for
-        the same task. The coordinator may have committed after a commit that timed out, so a
-        subsequent abort raises IllegalState."""
+        the same task. After a commit that timed out, the coordinator may have committed the
+        transaction, so an abort raises IllegalState."""
         self._check_not_fatal()
         call = "commit_transaction" if commit else "abort_transaction"
-        if self._completed_after_timeout(call):
+        if self._take_late_completion(call):
             return
         target = State.COMMITTING if commit else State.ABORTING
         if self.state is not target:
@@ -200,9 +200,9 @@ class Transactions:
 
     def _check_may_end(self, target: State) -> None:
         if self.state in ENDING:
-            raise IllegalState(self._still_ending())
+            raise IllegalState(self._ending_message())
         if target is State.COMMITTING and self.state is State.ABORTABLE_ERROR:
-            raise self._must_be_aborted()
+            raise self._abortable_error()
         if target not in TRANSITIONS[self.state]:
             call = self._unreported_call
             completed = f"; {call} timed out and has completed since" if call is not None else ""
@@ -213,16 +213,16 @@ class Transactions:
             self._to_add.clear()
             self._drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
         await self._flush()
-        await self._requests_done()
+        await self._wait_for_requests()
         self._check_not_fatal()
         if commit and self.error is not None:
             # A record failed during the flush: nothing was committed, and the program must abort.
             self._transition(State.ABORTABLE_ERROR)
-            raise self._must_be_aborted()
+            raise self._abortable_error()
         try:
             if self._is_at_coordinator and not (self.error is not None and self.error.code in _NEEDS_NEW_EPOCH):
                 await self._requests.end_transaction(commit, self.second_protocol)
-            if not self.second_protocol and self._new_epoch_needed:
+            if not self.second_protocol and self._needs_new_epoch:
                 await self._requests.init_producer_id()
         except KafkaError as error:
             if self.state is not State.FATAL_ERROR:
@@ -234,24 +234,24 @@ class Transactions:
             self._transition(State.READY)
 
     async def finish(self, timeout: float) -> None:
-        """Called by `close`: wait for a commit or abort in progress, or abort an open
-        transaction."""
+        """Wait for a commit or abort in progress, or abort an open transaction. Called by
+        `close`."""
         if self._end_task is not None and not self._end_task.done():
             await self._wait(self._end_task, timeout, "the end of a transaction")
         elif self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             await self.end(False, timeout)
 
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
-        """Flush all records, after which the result can be used to end the transaction. Returns
-        None if nothing was written. The producer then sends no records until the transaction ends;
-        `close` leaves the transaction open."""
+        """Flush all records, and return a handle with which any process can end the transaction.
+        Returns None if nothing was written. Afterwards the producer accepts no records until the
+        transaction ends, and `close` leaves the transaction open."""
         number = self.number
         self.check_open(number)
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     await self._flush()
-                    await self._requests_done()
+                    await self._wait_for_requests()
                     self.check_open(number)
                     # From here on no record can be added.
                     self._transition(State.PREPARED)
@@ -262,7 +262,7 @@ class Transactions:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._cause()}") from None
+            raise KafkaTimeout(f"prepare_transaction did not complete within {timeout:g} s{self._cause()}") from None
         if not self._is_at_coordinator:
             return None
         return PreparedTransaction(
@@ -289,8 +289,9 @@ class Transactions:
         member: ConsumerGroupMetadata,
         previous: asyncio.Task[None] | None,
     ) -> None:
-        """Send the offsets after `previous` is done. Continues if the caller times out: a request
-        that was sent cannot be cancelled, and the end of the transaction waits for it."""
+        """Send the offsets after the task `previous` has completed. This task continues if the
+        caller times out: a request that was sent cannot be cancelled, and the end of the
+        transaction waits for the response."""
         try:
             if previous is not None:
                 await asyncio.wait({previous})
@@ -302,9 +303,9 @@ class Transactions:
             self.fail(error)
             raise
 
-    async def _requests_done(self) -> None:
-        """Wait for the requests of this transaction. A coordinator that receives one after EndTxn
-        would add it to the next transaction."""
+    async def _wait_for_requests(self) -> None:
+        """Wait for the pending requests of this transaction. If a coordinator received such a
+        request after EndTxn, it would apply the request to the next transaction."""
         tasks = self._pending_requests()
         if tasks:
             await asyncio.wait(tasks)
@@ -320,17 +321,17 @@ class Transactions:
         self._check_not_fatal()
         if 0 < number < self.number:
             raise IllegalState(
-                "the transaction that the call was made in was committed or aborted meanwhile; nothing was sent"
+                "nothing was sent: the transaction in which the call was made was committed or aborted during the call"
             )
         if self.state is State.ABORTABLE_ERROR and self.error is not None:
-            raise self._must_be_aborted()
+            raise self._abortable_error()
         if self.state in ENDING:
-            raise IllegalState(self._still_ending())
+            raise IllegalState(self._ending_message())
         if self.state is not State.IN_TRANSACTION:
             hint = "init_transactions" if self.state is State.UNINITIALIZED else "begin_transaction"
             raise IllegalState(f"the producer is {self.state.value}; call {hint} first")
         if number != self.number:
-            raise IllegalState("the call was made before begin_transaction; nothing was sent")
+            raise IllegalState("nothing was sent: the call was made before begin_transaction")
 
     def add(self, queue: PartitionQueue) -> None:
         """Add a partition before the first append to it. Any thread may call it under the
@@ -340,8 +341,8 @@ class Transactions:
             self._to_add.add(queue)
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether the partition is in the transaction. If not, adds it in a task that calls `wake`
-        when it is done."""
+        """Return whether the partition is in the transaction. If it is not, start a task that adds
+        it and then calls `wake`."""
         if self.second_protocol or queue in self._added:
             self._is_at_coordinator = True
             return True
@@ -364,28 +365,31 @@ class Transactions:
         self._wake()
 
     def fail(self, error: KafkaError, number: int | None = None) -> None:
-        """Fail the open transaction. Has no effect if `number` is that of another transaction."""
+        """Fail the open transaction. Has no effect if `number` is the number of another
+        transaction."""
         if self.state is State.FATAL_ERROR or number not in (None, self.number):
             return
         if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
             self.error = error
             self._transition(State.FATAL_ERROR)
         elif self.state is State.IN_TRANSACTION:
-            self._new_epoch_needed = True
+            self._needs_new_epoch = True
             self.error = error
             self._transition(State.ABORTABLE_ERROR)
         elif self.state in ENDING and self.error is None:
-            self._new_epoch_needed = True
+            self._needs_new_epoch = True
             self.error = error
 
     def fail_in_doubt(self) -> None:
         """Fail the open transaction because an abandoned batch may or may not be in the log."""
-        self.fail(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "records timed out; the transaction is in doubt"))
+        message = "it is unknown whether records that timed out were stored; the transaction must be aborted"
+        self.fail(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, message))
 
     # --- waiting and errors
 
     async def _report(self, task: asyncio.Task[None], timeout: float, call: str) -> None:
-        """Wait for the task, and remember the call until its outcome is returned."""
+        """Wait for the task, and remember the call until the application has received its
+        outcome."""
         self._unreported_call = call
         await self._wait(task, timeout, call)
 
@@ -394,13 +398,14 @@ class Transactions:
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
-            raise KafkaTimeout(f"{call} took longer than {timeout:g} s{self._cause()}; it may be called again")
+            raise KafkaTimeout(f"{call} did not complete within {timeout:g} s{self._cause()}; it may be called again")
         if self._unreported_call == call:
             self._unreported_call = None
         task.result()
 
-    def _completed_after_timeout(self, call: str) -> bool:
-        """Whether this call timed out and has completed since."""
+    def _take_late_completion(self, call: str) -> bool:
+        """Return whether this call timed out and has completed since. If so, its outcome counts as
+        received."""
         if self.state is not State.READY or self._unreported_call != call:
             return False
         self._unreported_call = None
@@ -411,16 +416,16 @@ class Transactions:
             assert self.error is not None
             raise KafkaError(self.error.code, f"the producer cannot continue: {self.error}")
 
-    def _must_be_aborted(self) -> KafkaError:
+    def _abortable_error(self) -> KafkaError:
         assert self.error is not None
         return KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
 
-    def _still_ending(self) -> str:
+    def _ending_message(self) -> str:
         if self.state is State.COMMITTING:
             result, call = "committed", "commit_transaction"
         else:
             result, call = "aborted", "abort_transaction"
-        return f"the transaction is being {result}, and may have been: call {call} again until it returns"
+        return f"the transaction is being {result} or was {result}: call {call} again until it returns"
 
     def _cause(self) -> str:
         return f": {self._requests.last_error}" if self._requests.last_error is not None else ""

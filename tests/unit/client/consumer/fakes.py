@@ -1,4 +1,5 @@
-"""An in-memory cluster for fetcher tests: requests stay in `sent` until the test responds."""
+"""An in-memory cluster for fetcher tests. A request stays pending until the test calls `respond` or
+`fail`."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ class FakeConnection:
         self.throttled_until = 0.0
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         self.sent: list[tuple[FetchRequest, Any]] = []
-        self.broken: Exception | None = None
-        self.unsupported: Exception | None = None
+        self.send_error: Exception | None = None
+        self.version_error: Exception | None = None
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
-        if self.unsupported is not None:
-            raise self.unsupported
+        if self.version_error is not None:
+            raise self.version_error
         return self.version if max_version is None else min(self.version, max_version)
 
     def send_to(self, request: FetchRequest, version: int, handler: Any, timeout: float) -> int:
-        if self.broken is not None:
-            raise self.broken
+        if self.send_error is not None:
+            raise self.send_error
         self.sent.append((request, handler))
         return 0
 
@@ -78,8 +79,8 @@ class FakeCluster:
     def pending(self, node: int = 1) -> list[FetchRequest]:
         return [request for request, handler in self.connections[node].sent if not handler.done()]
 
-    def fetched(self, node: int = 1) -> dict[TP, int]:
-        """Partitions and offsets of the only pending request."""
+    def requested_offsets(self, node: int = 1) -> dict[TP, int]:
+        """Return the partitions and offsets of the only pending request."""
         (request,) = self.pending(node)
         return {TP("t", p.partition): p.fetch_offset for topic in request.topics for p in topic.partitions}
 
@@ -100,7 +101,7 @@ def records(offset: int, *values: bytes, epoch: int = 5) -> memoryview:
     return memoryview(builder.build())
 
 
-def data(partition: int, offset: int, *values: bytes, **fields: Any) -> PartitionData:
+def partition_data(partition: int, offset: int, *values: bytes, **fields: Any) -> PartitionData:
     batch = records(offset, *values) if values else None
     settings = {"high_watermark": 100, "last_stable_offset": 90, "log_start_offset": 0} | fields
     return PartitionData(partition_index=partition, records=batch, **settings)

@@ -71,7 +71,7 @@ def test_session_restarts_after_session_id_not_found() -> None:
 
 def test_failed_request_replaces_the_session() -> None:
     session = started()
-    session.failed()
+    session.reset()
     request, _ = session.request({TP("a", 0): target(1)})
     assert (request.session_id, request.session_epoch, fetched(request)) == (9, 0, {TP("a", 0): 1})
 
@@ -123,7 +123,7 @@ def test_broker_state_matches_the_targets_after_any_responses(steps) -> None:
         broker_state |= fetched(request)
         assert broker_state == {tp: partition.offset for tp, partition in requested.items()}
         if outcome == "lost":
-            session.failed()
+            session.reset()
         elif outcome == "forgot":
             session.handle_response(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         else:

@@ -19,7 +19,7 @@ from kavka.client.metadata import with_leader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition as TP
 from kavka.protocol.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint
-from tests.unit.client.consumer.fakes import FakeCluster, data
+from tests.unit.client.consumer.fakes import FakeCluster, partition_data
 
 
 class Setup:
@@ -68,12 +68,12 @@ def test_next_fetch_is_sent_before_the_application_takes_records() -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        assert setup.cluster.fetched() == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 0}
         await setup.turn()
         assert len(setup.cluster.pending()) == 1
-        setup.cluster.respond(data(0, 0, b"a", b"b"))
+        setup.cluster.respond(partition_data(0, 0, b"a", b"b"))
         assert setup.data_events == 1
-        assert setup.cluster.fetched() == {TP("t", 0): 2}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 2}
         assert setup.take() == [b"a", b"b"]
         assert (setup.states[0].high_watermark, setup.states[0].lag(False), setup.states[0].lag(True)) == (100, 98, 88)
 
@@ -112,14 +112,14 @@ def test_full_partition_is_fetched_when_there_is_room() -> None:
     async def main() -> None:
         setup = Setup(2, **{"max.partition.fetch.bytes": 50})
         await setup.turn()
-        setup.cluster.respond(data(0, 0, b"x" * 200), data(1, 0))
+        setup.cluster.respond(partition_data(0, 0, b"x" * 200), partition_data(1, 0))
         request = setup.cluster.pending()[0]
         assert [f.partitions for f in request.forgotten_topics_data] == [[0]]
         assert setup.buffer.needs_room
         assert setup.take() == [b"x" * 200]
-        setup.cluster.respond(data(1, 0))
+        setup.cluster.respond(partition_data(1, 0))
         await setup.turn()
-        assert setup.cluster.fetched() == {TP("t", 0): 1}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 1}
 
     run(main)
 
@@ -132,7 +132,7 @@ def test_fetch_size_grows_while_the_application_waits_unless_configured() -> Non
             request = setup.cluster.pending()[0]
             limit = request.topics[0].partitions[0].partition_max_bytes
             requested.append(limit)
-            setup.cluster.respond(data(0, offset, b"x" * (limit * 3 // 4)))
+            setup.cluster.respond(partition_data(0, offset, b"x" * (limit * 3 // 4)))
             setup.take()
             await setup.turn()
         return requested
@@ -151,7 +151,7 @@ def test_no_fetch_is_sent_while_the_buffer_contains_fetch_max_bytes() -> None:
     async def main() -> None:
         setup = Setup(2, **{"fetch.max.bytes": 100})
         await setup.turn()
-        setup.cluster.respond(data(0, 0, b"x" * 200))
+        setup.cluster.respond(partition_data(0, 0, b"x" * 200))
         assert setup.cluster.pending() == []
         setup.take()
         await setup.turn()
@@ -166,7 +166,7 @@ def test_partition_with_a_flag_is_not_fetched(flag: str) -> None:
         setup = Setup(2)
         setattr(setup.states[1], flag, True)
         await setup.turn()
-        assert setup.cluster.fetched() == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 0}
 
     run(main)
 
@@ -176,9 +176,9 @@ def test_response_for_an_old_position_is_discarded() -> None:
         setup = Setup()
         await setup.turn()
         setup.states[0].seek(50)
-        setup.cluster.respond(data(0, 0, b"old"))
+        setup.cluster.respond(partition_data(0, 0, b"old"))
         assert setup.take() == []
-        assert setup.cluster.fetched() == {TP("t", 0): 50}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 50}
 
     run(main)
 
@@ -187,7 +187,7 @@ def test_new_leader_in_a_response_is_used_at_once() -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        refused = data(
+        refused = partition_data(
             0,
             0,
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -195,7 +195,7 @@ def test_new_leader_in_a_response_is_used_at_once() -> None:
         )
         setup.cluster.respond(refused, node_endpoints=[NodeEndpoint(node_id=2, host="host", port=9002)])
         assert setup.cluster.pending(1) == []
-        assert setup.cluster.fetched(2) == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets(2) == {TP("t", 0): 0}
         assert setup.cluster.pending(2)[0].topics[0].partitions[0].current_leader_epoch == 6
 
     run(main)
@@ -216,11 +216,11 @@ def test_retriable_errors_are_retried_after_a_backoff(code: ErrorCode) -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        setup.cluster.respond(data(0, 0, error_code=code))
+        setup.cluster.respond(partition_data(0, 0, error_code=code))
         assert setup.cluster.pending() == []
         assert (setup.cluster.updates_requested > 0) == (code != ErrorCode.UNKNOWN_SERVER_ERROR)
         await asyncio.sleep(0.1)
-        assert setup.cluster.fetched() == {TP("t", 0): 0} or setup.cluster.pending()[0].topics == []
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 0} or setup.cluster.pending()[0].topics == []
         assert setup.errors == []
 
     run(main)
@@ -231,7 +231,7 @@ def test_errors_for_a_poll_are_reported(code: ErrorCode) -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        setup.cluster.respond(data(0, 0, error_code=code))
+        setup.cluster.respond(partition_data(0, 0, error_code=code))
         assert [(tp, error.code) for tp, error in setup.errors] == [(TP("t", 0), code)]
         assert setup.cluster.pending() == []
 
@@ -243,13 +243,13 @@ def test_preferred_replica_is_used_until_it_fails() -> None:
         setup = Setup(**{"client.rack": "here"})
         await setup.turn()
         assert setup.cluster.pending()[0].rack_id == "here"
-        setup.cluster.respond(data(0, 0, preferred_read_replica=2))
-        assert setup.cluster.fetched(2) == {TP("t", 0): 0}
-        setup.cluster.respond(data(0, 0, b"near"), node=2)
-        assert setup.cluster.fetched(2) == {TP("t", 0): 1}
-        setup.cluster.respond(data(0, 1, error_code=ErrorCode.OFFSET_OUT_OF_RANGE), node=2)
+        setup.cluster.respond(partition_data(0, 0, preferred_read_replica=2))
+        assert setup.cluster.requested_offsets(2) == {TP("t", 0): 0}
+        setup.cluster.respond(partition_data(0, 0, b"near"), node=2)
+        assert setup.cluster.requested_offsets(2) == {TP("t", 0): 1}
+        setup.cluster.respond(partition_data(0, 1, error_code=ErrorCode.OFFSET_OUT_OF_RANGE), node=2)
         assert setup.errors == []
-        assert setup.cluster.fetched(1) == {TP("t", 0): 1}
+        assert setup.cluster.requested_offsets(1) == {TP("t", 0): 1}
 
     run(main)
 
@@ -258,12 +258,12 @@ def test_lost_connection_is_retried_with_a_new_session() -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        setup.cluster.respond(data(0, 0, b"a"))
+        setup.cluster.respond(partition_data(0, 0, b"a"))
         setup.cluster.fail(Disconnected("connection lost"))
         assert setup.cluster.pending() == [] and setup.cluster.updates_requested
         await asyncio.sleep(0.1)
         request = setup.cluster.pending()[0]
-        assert (request.session_epoch, setup.cluster.fetched()) == (0, {TP("t", 0): 1})
+        assert (request.session_epoch, setup.cluster.requested_offsets()) == (0, {TP("t", 0): 1})
 
     run(main)
 
@@ -271,11 +271,11 @@ def test_lost_connection_is_retried_with_a_new_session() -> None:
 def test_failed_send_is_retried() -> None:
     async def main() -> None:
         setup = Setup()
-        setup.cluster.connections[1].broken = Disconnected("connection lost")
+        setup.cluster.connections[1].send_error = Disconnected("connection lost")
         await setup.turn()
-        setup.cluster.connections[1].broken = None
+        setup.cluster.connections[1].send_error = None
         await asyncio.sleep(0.1)
-        assert setup.cluster.fetched() == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 0}
 
     run(main)
 
@@ -284,11 +284,11 @@ def test_session_restarts_at_once_after_session_id_not_found() -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
-        setup.cluster.respond(data(0, 0, b"a"))
+        setup.cluster.respond(partition_data(0, 0, b"a"))
         setup.cluster.respond(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
         await setup.turn()
         request = setup.cluster.pending()[0]
-        assert (request.session_id, request.session_epoch, setup.cluster.fetched()) == (0, 0, {TP("t", 0): 1})
+        assert (request.session_id, request.session_epoch, setup.cluster.requested_offsets()) == (0, 0, {TP("t", 0): 1})
 
     run(main)
 
@@ -310,7 +310,7 @@ def test_requests_to_old_brokers_carry_topic_names() -> None:
     async def main() -> None:
         setup = Setup(version=4)
         await setup.turn()
-        setup.cluster.respond(data(0, 0, b"a"), session_id=0)
+        setup.cluster.respond(partition_data(0, 0, b"a"), session_id=0)
         assert setup.take() == [b"a"]
 
     run(main)
@@ -322,7 +322,7 @@ def test_aborted_transactions_are_sorted_by_offset() -> None:
         await setup.turn()
         assert setup.cluster.pending()[0].isolation_level == 1
         aborted = [AbortedTransaction(producer_id=9, first_offset=7), AbortedTransaction(producer_id=8, first_offset=1)]
-        setup.cluster.respond(data(0, 0, b"a", aborted_transactions=aborted))
+        setup.cluster.respond(partition_data(0, 0, b"a", aborted_transactions=aborted))
         assert setup.buffer._queue[0].aborted == [(1, 8), (7, 9)]
 
     run(main)
@@ -332,7 +332,7 @@ def test_batch_larger_than_the_limit_is_an_error() -> None:
     async def main() -> None:
         setup = Setup(version=2)
         await setup.turn()
-        truncated = data(0, 0, b"x" * 100)
+        truncated = partition_data(0, 0, b"x" * 100)
         truncated.records = truncated.records[:50]
         setup.cluster.respond(truncated, session_id=0)
         assert [error.code for _, error in setup.errors] == [ErrorCode.RECORD_LIST_TOO_LARGE]
@@ -345,8 +345,8 @@ def test_partitions_of_several_leaders_are_fetched_at_the_same_time() -> None:
         setup = Setup(2)
         setup.cluster.move(1, 2, 6)
         await setup.turn()
-        assert setup.cluster.fetched(1) == {TP("t", 0): 0}
-        assert setup.cluster.fetched(2) == {TP("t", 1): 0}
+        assert setup.cluster.requested_offsets(1) == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets(2) == {TP("t", 1): 0}
 
     run(main)
 
@@ -357,7 +357,7 @@ def test_partition_without_a_leader_requests_metadata() -> None:
         setup.cluster.move(1, -1, 6)
         setup.cluster.updates_requested = 0
         await setup.turn()
-        assert setup.cluster.fetched() == {TP("t", 0): 0}
+        assert setup.cluster.requested_offsets() == {TP("t", 0): 0}
         assert setup.cluster.updates_requested
 
     run(main)
@@ -371,7 +371,7 @@ def test_unsupported_fetch_is_reported_without_blocking_other_brokers() -> None:
         # Broker 1 leads the first two partitions, broker 2 the last.
         cluster.topics = {"t": with_leader(topic, 2, 2, 6)}
         error = UnsupportedVersion("broker 1 does not support FETCH")
-        cluster.connections[1].unsupported = error
+        cluster.connections[1].version_error = error
         await setup.turn()
         assert setup.errors == [(TP("t", 0), error)]
         assert len(cluster.connections[2].sent) == 1
@@ -382,7 +382,7 @@ def test_unsupported_fetch_is_reported_without_blocking_other_brokers() -> None:
         async with asyncio.timeout(60):
             while len(setup.errors) < 2:
                 await asyncio.sleep(0.01)
-        cluster.connections[1].unsupported = None
+        cluster.connections[1].version_error = None
         async with asyncio.timeout(60):
             while not cluster.connections[1].sent:
                 await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ def test_record_of_an_iteration_is_consumed_until_it_is_put_back() -> None:
 def test_records_of_a_poll_are_put_back_together() -> None:
     unread = iterating()
     next(iter(unread))
-    unread.polled()
+    unread.on_poll()
     assert len(unread.take(2)) == 2
     unread.put_back()
     assert unread.first() == {A: 7, B: 1}
@@ -50,7 +50,7 @@ def test_no_record_is_put_back_after_the_next_poll_started() -> None:
     unread = iterating()
     list(unread)
     unread.in_progress[A] = 3
-    unread.polled()
+    unread.on_poll()
     unread.put_back()
     assert unread.first() == {}
 
@@ -58,7 +58,7 @@ def test_no_record_is_put_back_after_the_next_poll_started() -> None:
 def test_records_committed_by_the_application_are_not_put_back() -> None:
     unread = Unread()
     unread.in_progress |= {A: 10, B: 20}
-    unread.committed({A: OffsetAndMetadata(15), B: OffsetAndMetadata(3)})
+    unread.on_commit({A: OffsetAndMetadata(15), B: OffsetAndMetadata(3)})
     unread.put_back()
     assert unread.first() == {A: 15, B: 20}
 

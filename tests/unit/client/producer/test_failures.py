@@ -135,11 +135,12 @@ def test_log_lines_are_limited_to_one_per_interval(
         log.report()
         now += 0.1
     assert lines(caplog) == [
-        "2 records of t-1 were not stored: too late (they had no callback, and the program did not read their futures)"
+        "2 records of t-1 were not stored: too late "
+        "(they had no callback, and the application did not read their futures)"
     ]
     unreported.append(("u", 3, error, 5))
     unreported.append(("u", 4, Purged("purged"), 5))
-    now += failures.INTERVAL
+    now += failures.LOG_INTERVAL_S
     log.report()
     assert lines(caplog)[1].startswith("98 records of t-1 were not stored; 5 of 1 other partitions: too late")
     unreported.append(("t", 1, error, 1))

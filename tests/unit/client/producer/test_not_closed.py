@@ -105,7 +105,7 @@ from tests.unit.client.producer.fake_cluster import Cluster
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 cluster = Cluster()
 core.Cluster = lambda config, **options: cluster
-io_thread.EXIT_TIMEOUT = {timeout}
+io_thread.EXIT_TIMEOUT_S = {timeout}
 atexit.register(print, "atexit of the program")
 producer = Producer(bootstrap_servers="fake:9092", linger_ms=60_000, **{settings})
 if {settings}:

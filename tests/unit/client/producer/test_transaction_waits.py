@@ -83,7 +83,7 @@ def check_next(producer: Producer, cluster: Cluster, outcome: Any) -> None:
     """Check that the late record has failed, and that the open transaction has only the new
     record."""
     assert isinstance(outcome, IllegalState), outcome
-    assert "committed or aborted meanwhile" in str(outcome)
+    assert "committed or aborted during the call" in str(outcome)
     producer.send("t", b"new").get(WAIT)
     producer.commit_transaction()
     assert b"late" not in cluster.committed + cluster.aborted
@@ -328,7 +328,7 @@ def test_blocked_asyncio_send_adds_nothing_to_the_next_transaction(cluster: Clus
             await producer.begin_transaction()
             cluster.metadata.opened.set()
             opened.set()
-            with pytest.raises(IllegalState, match="committed or aborted meanwhile"):
+            with pytest.raises(IllegalState, match="committed or aborted during the call"):
                 await (await late)
             await producer.send_and_wait("t", b"new")
             await producer.commit_transaction()

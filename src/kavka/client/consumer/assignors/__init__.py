@@ -1,4 +1,5 @@
-"""[pure] Assignors of a classic group: its leader runs an assignor that all members support.
+"""[pure] Assignors of classic groups: the leader of a group runs an assignor that all members
+support.
 
 A custom assignor is any object with the methods of `Assignor`. `partition.assignment.strategy` is
 the object, its class, or the dotted name of the class. Kafka's assignors can be named by their Java
@@ -14,7 +15,7 @@ from kavka.client import classes
 from kavka.common.config import ConfigError
 from kavka.common.types import TopicPartition
 
-NAME = "partition.assignment.strategy"
+SETTING = "partition.assignment.strategy"
 _HERE = "kavka.client.consumer.assignors"
 _BY_CLASS = {
     "RangeAssignor": f"{_HERE}.range:RangeAssignor",
@@ -44,14 +45,14 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """The partitions of a member, and data that the assignor sends to it."""
+    """The partitions of a member, and data that the assignor sends to the member."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
 
 
 class Assignor:
-    """The base of assignors. A custom assignor does not have to inherit from it.
+    """The base class of assignors. A custom assignor does not have to inherit from it.
 
     `name` is the same in all members of a group. With `cooperative`, members keep their partitions
     while they rejoin, and `assign` must not assign a partition that another member still owns
@@ -62,38 +63,38 @@ class Assignor:
     cooperative = False
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
-        """Data that this member sends to the leader's `assign`."""
+        """Return data that this member sends to the `assign` method of the leader."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
-        """Return an `Assignment` or partitions for each member id. `partitions` are partition
-        counts of the existing topics that any member subscribes to."""
+        """Return an `Assignment` or a list of partitions for each member id. `partitions` maps the
+        existing topics that any member subscribes to to their partition counts."""
         raise NotImplementedError
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Called with the assignment of this member."""
+        """Called in each member with its assignment."""
 
 
 def load(values: Any, configs: Mapping[str, Any]) -> list[Any]:
-    """Create the assignors of the setting, in its order."""
+    """Create the assignors of the setting, in the order of the setting. Raises ConfigError."""
     items = values if isinstance(values, (list, tuple)) else (values,)
-    loaded = [classes.make(NAME, item, ASSIGNORS, "an assignor", configs) for item in items]
+    loaded = [classes.make(SETTING, item, ASSIGNORS, "an assignor", configs) for item in items]
     if not loaded:
-        raise ConfigError(NAME, "must name an assignor")
+        raise ConfigError(SETTING, "must name an assignor")
     names = [getattr(assignor, "name", None) for assignor in loaded]
     for assignor, name in zip(loaded, names, strict=True):
         if not isinstance(name, str) or not name or not callable(getattr(assignor, "assign", None)):
             raise ConfigError(
-                NAME, f"{type(assignor).__name__} is not an assignor: it needs a name and a method assign"
+                SETTING, f"{type(assignor).__name__} is not an assignor: it needs a name and a method assign"
             )
         if names.count(name) > 1:
-            raise ConfigError(NAME, f"two assignors have the name {name}")
+            raise ConfigError(SETTING, f"two assignors have the name {name}")
     return loaded
 
 
 def members_in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Sort static members by instance id, which does not change on a restart, before dynamic
-    members by member id."""
+    """Return the member ids: first static members by instance id, which does not change on a
+    restart, then dynamic members by member id."""
     return sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or m, m))
 
 

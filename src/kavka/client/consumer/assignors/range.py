@@ -1,6 +1,9 @@
-"""[pure] Assigns each member a range of partitions of each topic. The first members get one more if
-the count does not divide evenly. Partition n is assigned to the same member in all topics with
-equal partition counts and subscribers."""
+"""[pure] Assigns each member a range of the partitions of each topic.
+
+If the partitions of a topic do not divide evenly, the first members get one extra partition each.
+Partition n is assigned to the same member in all topics with equal partition counts and
+subscribers.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ class StickyAssignor(Assignor):
         return assign_sticky(partitions, members, self.owned_by(members))
 
     def owned_by(self, members: Mapping[str, Subscription]) -> dict[str, tuple[tuple[TopicPartition, ...], int]]:
-        """By member: its previous partitions, and their generation."""
+        """Return, for each member, its previous partitions and the generation of that
+        assignment."""
         return {
             member: (subscription.owned, subscription.generation)
             if subscription.owned
@@ -108,8 +109,8 @@ def write_user_data(owned: tuple[TopicPartition, ...], generation: int) -> bytes
 
 
 def read_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """Decode the data of `write_user_data`. Returns no partitions and NO_GENERATION if it is
-    invalid. The oldest version of the data has no generation."""
+    """Decode the result of `write_user_data`. Returns no partitions and NO_GENERATION if the data
+    is invalid. The oldest version of the data has no generation."""
     if not data:
         return (), NO_GENERATION
     partitions: list[TopicPartition] = []
@@ -187,7 +188,8 @@ class _Shares:
         self.count[member] += 1
 
     def move(self, topic: str, giver: str, taker: str) -> None:
-        """Move the topic's highest partition of `giver`, so that the result is deterministic."""
+        """Move the highest partition of the topic that `giver` owns, so that the result is
+        deterministic."""
         owned = self.owned[giver][topic]
         partition = max(owned)
         owned.discard(partition)
@@ -208,7 +210,7 @@ class _Shares:
 
     def balance(self) -> None:
         """Move partitions until the assignment is balanced. Every round moves a partition from a
-        member to one with at least two fewer, so the loop terminates."""
+        member to a member with at least two partitions fewer, so the loop terminates."""
         balanced: set[str] = set()
         while True:
             takers = [member for member in self.count if member not in balanced]
@@ -226,8 +228,9 @@ class _Shares:
                 self.move(topic, giver, receiver)
 
     def _moves_to(self, taker: str) -> list[tuple[str, str, str]] | None:
-        """The moves (topic, giver, receiver) that take a partition from the largest member and add
-        one to `taker`; None if no reachable member has at least two more than `taker`."""
+        """Return the moves (topic, giver, receiver) that take a partition from the member with the
+        most partitions and add one to `taker`. Returns None if no reachable member has at least two
+        partitions more than `taker`."""
         previous: dict[str, tuple[str, str]] = {taker: ("", "")}
         queue = deque([taker])
         best: str | None = None
