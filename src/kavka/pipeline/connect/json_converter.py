@@ -43,7 +43,7 @@ from kavka.pipeline.connect.records import SchemaName
 _CORRUPT = "_corrupt_record"
 _MAX_SCHEMAS = 1000
 # Spark stores times as 64-bit microseconds.
-_LAST_MS = (2**63 - 1) // 1000
+_MAX_TIME_MS = (2**63 - 1) // 1000
 _NO_JSON = "Converting byte[] to Kafka Connect data failed due to serialization error: "
 _NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
@@ -224,7 +224,7 @@ class JsonConverter(Converter):
                 )
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
-                return F.timestamp_millis(F.when(column.between(-_LAST_MS, _LAST_MS), column)).cast(kind)
+                return F.timestamp_millis(F.when(column.between(-_MAX_TIME_MS, _MAX_TIME_MS), column)).cast(kind)
             case DateType():
                 return F.date_from_unix_date(column)
             case DecimalType():

@@ -43,7 +43,7 @@ _FORWARD_TIMEOUT = 90.0
 _PHRASES = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupported Media Type"}
 _CONFLICT = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _JSON = "application/json"
-_MAX_BODY = 4 << 20
+_MAX_BODY_BYTES = 4 << 20
 _MAX_DEPTH = 64
 _MAX_SETTINGS = 2000
 """The limit on the settings of a configuration: every transformation searches all of them."""
@@ -309,18 +309,18 @@ async def _body(request: Request) -> Any:
     if request.method not in ("POST", "PUT", "PATCH"):
         return None
     length = request.headers.get("content-length", "")
-    is_too_large = length.isdecimal() and int(length[:20]) > _MAX_BODY
+    is_too_large = length.isdecimal() and int(length[:20]) > _MAX_BODY_BYTES
     data = bytearray()
     try:
         if not is_too_large:
             async for chunk in request.stream():
                 data += chunk
-                if is_too_large := len(data) > _MAX_BODY:
+                if is_too_large := len(data) > _MAX_BODY_BYTES:
                     break
     except ClientDisconnect:
         return error(400, "the body is incomplete")
     if is_too_large:
-        return error(413, f"the body has more than {_MAX_BODY} bytes")
+        return error(413, f"the body has more than {_MAX_BODY_BYTES} bytes")
     if not data.strip():
         return None
     if content_type is None:

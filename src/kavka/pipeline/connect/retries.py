@@ -14,7 +14,7 @@ from kavka.pipeline.connect.errors import ConnectError, RetriableError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_FIRST_DELAY = 0.3
+_MIN_DELAY = 0.3
 
 
 class TaskStopped(ConnectError):
@@ -47,7 +47,7 @@ class Retries:
                 if not is_retriable(error):
                     raise
                 attempt += 1
-                pause = min(_FIRST_DELAY * 2 ** (attempt - 1), self._max_delay)
+                pause = min(_MIN_DELAY * 2 ** (attempt - 1), self._max_delay)
                 if pause >= self._max_delay > 0:
                     pause *= random.uniform(0.8, 1.0)
                 if deadline is not None and time.monotonic() + pause > deadline:

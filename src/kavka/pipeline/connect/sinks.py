@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 1.0
 _EARLIEST, _LATEST = -2, -1
-_MAX_LOGGED = 20
+_MAX_LOGGED_FAILURES = 20
 
 
 def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
@@ -194,7 +194,7 @@ class _Run:
 
             failed = rows.filter(F.col(ERROR).isNotNull())
             columns = ("topic", "partition", "offset", ERROR, *self._value_excerpt())
-            for row in failed.select(*columns).limit(_MAX_LOGGED).collect():
+            for row in failed.select(*columns).limit(_MAX_LOGGED_FAILURES).collect():
                 error = row[ERROR]
                 value = f" value={row['excerpt']}" if "excerpt" in row else ""
                 logger.error(

@@ -90,7 +90,7 @@ class RunningFlow:
             self.status.state = STOPPED
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.flow.enabled and not self._thread.is_alive() and self._thread.ident is not None
 
     # --- the query's thread
@@ -222,9 +222,9 @@ class Mirror:
         return [flow.status for flow in self.flows]
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all flows that mirror records have ended."""
-        return all(flow.ended for flow in self.flows if flow.flow.enabled)
+        return all(flow.has_ended for flow in self.flows if flow.flow.enabled)
 
     def stop(self, timeout: float = 60.0) -> None:
         for flow in self.flows:

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 LAYOUT = Layout(None, SCHEMA.names.index("range"))
 # The number of sent batches above which `Transfer` processes completed batches.
-_MAX_SENT = 256
+_MAX_SENT_BATCHES = 256
 # Error codes of a target that will never accept the records.
 REJECTED = frozenset(
     {
@@ -117,7 +117,7 @@ class Transfer:
                     future = self._send(producer, offsets_range, row["topic"], batch)
                     if future.count and not futures:
                         futures.append(self._outcome(future))
-                while len(self._sent) > _MAX_SENT and self._sent[0][2].done():
+                while len(self._sent) > _MAX_SENT_BATCHES and self._sent[0][2].done():
                     self._complete_oldest()
         return futures + [self._outcome(future) for _, _, future in self._sent]
 

@@ -34,7 +34,7 @@ _COLUMNS = (
 )
 
 # Seconds without data after which the first and the end offset of the partition are checked.
-_CHECK_AFTER = 5.0
+_CHECK_INTERVAL = 5.0
 
 
 def _new_consumer(settings: dict[str, str]) -> Consumer:
@@ -87,7 +87,7 @@ def _read(
     position = offsets.start
     waited = 0.0
     while position < offsets.end:
-        timeout = min(_CHECK_AFTER, options.poll_timeout)
+        timeout = min(_CHECK_INTERVAL, options.poll_timeout)
         try:
             for piece in pieces(consumer, offsets.tp, position, offsets.end, timeout):
                 position = end_of(piece)

@@ -85,10 +85,10 @@ def test_a_compacted_batch_has_several_runs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_completed_batches_are_removed_while_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [batch(number) for number in range(sink._MAX_SENT * 2)]
+    batches = [batch(number) for number in range(sink._MAX_SENT_BATCHES * 2)]
     transfer = transferred(monkeypatch, Target(), *batches)
-    assert len(transfer._sent) <= sink._MAX_SENT
-    assert transfer.runs() == {("orders", 2): [Run(0, 0, sink._MAX_SENT * 2)]}
+    assert len(transfer._sent) <= sink._MAX_SENT_BATCHES
+    assert transfer.runs() == {("orders", 2): [Run(0, 0, sink._MAX_SENT_BATCHES * 2)]}
 
 
 def test_a_rejected_batch_fails_the_task_or_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-HEAD = 1024
-_CHUNK = 1 << 16
+MAX_HEAD_BYTES = 1024
+_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _is_file(path: Path, bookmark: Bookmark, inode: int | None) -> bool:
             if not stat.S_ISREG(status.st_mode) or (inode is not None and status.st_ino != inode):
                 return False
             length = bookmark.head.partition(":")[0]
-            head = _head(file.fileno(), int(length) if length.isdigit() else HEAD) if bookmark.head else ""
+            head = _head(file.fileno(), int(length) if length.isdigit() else MAX_HEAD_BYTES) if bookmark.head else ""
             return status.st_size >= bookmark.position and head == bookmark.head
     except OSError:
         return False
@@ -142,7 +142,7 @@ def _lines(path: Path, begin: int, max_bytes: int, is_complete: bool = False) ->
                 end = size
             if end is None:
                 return None
-            return Bookmark(end, begin, status.st_ino, _head(descriptor, min(end, HEAD)))
+            return Bookmark(end, begin, status.st_ino, _head(descriptor, min(end, MAX_HEAD_BYTES)))
     except FileNotFoundError:
         return None
 
@@ -150,7 +150,7 @@ def _lines(path: Path, begin: int, max_bytes: int, is_complete: bool = False) ->
 def _last_end(descriptor: int, begin: int, limit: int) -> int | None:
     position = limit
     while position > begin:
-        start = max(begin, position - _CHUNK)
+        start = max(begin, position - _CHUNK_BYTES)
         index = os.pread(descriptor, position - start, start).rfind(b"\n")
         if index >= 0:
             return start + index + 1
@@ -160,7 +160,7 @@ def _last_end(descriptor: int, begin: int, limit: int) -> int | None:
 
 def _first_end(descriptor: int, begin: int, size: int) -> int | None:
     position = begin
-    while position < size and (chunk := os.pread(descriptor, _CHUNK, position)):
+    while position < size and (chunk := os.pread(descriptor, _CHUNK_BYTES, position)):
         index = chunk.find(b"\n")
         if index >= 0:
             return position + index + 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_COPY = 1 << 24
+_COPY_BUFFER_BYTES = 1 << 24
 
 
 class FileStreamSink(Sink):
@@ -122,7 +122,7 @@ class Target:
             for part in parts:
                 try:
                     with open(part, "rb") as lines:
-                        shutil.copyfileobj(lines, file, _COPY)
+                        shutil.copyfileobj(lines, file, _COPY_BUFFER_BYTES)
                 except FileNotFoundError:
                     raise ConnectError(
                         f"a task's output in {self.parts} does not exist: the tasks must run on this machine, "
