@@ -16,14 +16,14 @@ from crc32c import crc32c
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.storage.checkpoint import CheckpointError, decode_offsets, encode_offsets
-from kavka.storage.index_file import CorruptIndex
+from kavka.storage.index_file import CorruptIndexError
 from kavka.storage.leader_epochs import LeaderEpochs
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDirError, MetaProperties, decode_meta, encode_meta
 from kavka.storage.offset_index import OffsetIndex
 from kavka.storage.partition_metadata import read_topic_id
-from kavka.storage.producer_snapshot import CorruptSnapshot, decode_snapshot
+from kavka.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from kavka.storage.time_index import TimeIndex
 from kavka.storage.transaction_index import TransactionIndex
 from tests.fuzz.engine import Target
@@ -112,7 +112,7 @@ def _run_index(kind: type[OffsetIndex] | type[TimeIndex], data: bytes) -> None:
             index.check()
             index.lookup(105)
             index.truncate_to(103)
-        except CorruptIndex:
+        except CorruptIndexError:
             return
         finally:
             index.close()
@@ -125,7 +125,7 @@ def _run_transaction_index(data: bytes) -> None:
             index.check()
             index.aborted_between(100, 110)
             index.truncate_to(105)
-        except CorruptIndex:
+        except CorruptIndexError:
             return
 
 
@@ -134,7 +134,7 @@ def _run_snapshot(data: bytes) -> None:
     for snapshot in (data, data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:]):
         try:
             decode_snapshot(snapshot)
-        except CorruptSnapshot:
+        except CorruptSnapshotError:
             continue
 
 

@@ -1,5 +1,5 @@
 """Operations of a broker on the metadata tree: the top-level paths, the cluster id, broker
-registration, log directory failures, producer ids."""
+registration, log directory failures, and producer ids."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-RETRY_S = 1.0
+RETRY_INTERVAL_S = 1.0
 
 
 async def create_top_level_paths(store: MetadataStore) -> None:
-    """Create the missing top-level znodes, in one transaction unless another broker creates them at
-    the same time."""
+    """Create the missing top-level znodes in one transaction. If another broker creates some of
+    them at the same time, create the others one by one."""
     required = dict.fromkeys(ancestor for path in paths.PERSISTENT_PATHS for ancestor in _with_parents(path))
     missing = [path for path in required if await store.exists(path) is None]
     try:
@@ -37,7 +37,7 @@ def _with_parents(path: str) -> list[str]:
 
 
 async def create_or_get_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:
-    """Returns the cluster id in the tree. In a new tree, first stores `proposed` (the id in the log
+    """Return the cluster id in the tree. In a new tree, first store `proposed` (the id in the log
     directories) or a random id."""
     await store.ensure(paths.CLUSTER_ID.rpartition("/")[0])
     with contextlib.suppress(NodeExists):
@@ -46,8 +46,8 @@ async def create_or_get_cluster_id(store: MetadataStore, proposed: str | None = 
 
 
 async def next_broker_id(store: MetadataStore, reserved: int) -> int:
-    """Returns an unused broker id above `reserved.broker.max.id`. As in Kafka, the version of the
-    znode is the counter."""
+    """Return an unused broker id above `reserved`, the setting `reserved.broker.max.id`. As in
+    Kafka, the version of the znode is the counter."""
     await store.ensure(paths.BROKER_SEQUENCE)
     return reserved + (await store.set(paths.BROKER_SEQUENCE, b"")).version
 
@@ -56,8 +56,8 @@ async def register_broker(store: MetadataStore, registration: BrokerRegistration
     """Register a broker and return its epoch. Raises `NodeExists` if a broker with this id is
     registered.
 
-    As in Kafka, one operation creates the znode and a second operation sets its data, so the
-    znode's version is 1.
+    As in Kafka, one operation creates the znode and a second operation sets its data. So the
+    version of the znode is 1.
     """
     path = paths.broker(registration.id)
     await store.multi([Create(path, None, ephemeral=True), SetData(path, registration.encode())])
@@ -76,11 +76,12 @@ async def announce_log_dir_failure(store: MetadataStore, broker_id: int) -> None
             return
         except StoreUnavailable as error:
             logger.error("Cannot announce the failed log directory, retrying: %s", error)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
 
 async def allocate_producer_ids(store: MetadataStore, broker_id: int) -> ProducerIdBlock:
-    """Allocate the next block of producer ids to this broker."""
+    """Allocate the next block of producer ids to this broker. Raises OverflowError if no ids are
+    left."""
     while True:
         data, stat = await store.get(paths.PRODUCER_ID_BLOCK)
         latest = ProducerIdBlock.decode(data)
@@ -108,6 +109,7 @@ class ProducerIds:
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
+        """Return a new producer id. Raises StoreUnavailable."""
         while True:
             if self._next <= self._last:
                 producer_id = self._next

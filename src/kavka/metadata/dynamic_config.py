@@ -1,10 +1,10 @@
-"""Dynamic settings: a cache of the znodes under /config, kept up to date.
+"""The dynamic settings of a cluster: a cache of the znodes under /config, kept up to date.
 
-A change reads the znode of a topic, broker or group, and writes it if its version is still the
-same. Otherwise another broker has changed the znode, and the change is computed again. The same
-transaction creates a notification under /config/changes, which every broker watches. A broker reads
-the changed znode and applies it. The broker that handles the request applies the change before it
-responds. Notifications older than 15 minutes are removed.
+A change reads the znode of a topic, broker or group, and writes the znode if its version is still
+the same. Otherwise another broker has changed the znode, and the change is computed again. The same
+transaction creates a notification under /config/changes. Every broker watches the notifications,
+reads the changed znode and applies it. The broker that handles the request applies the change
+before it responds. Notifications older than 15 minutes are removed.
 
 This module owns the overrides of topics and groups; `common.config_view` resolves their defaults. A
 group without overrides has no znode. Kafka 3.9 has no groups under /config and logs their
@@ -42,12 +42,12 @@ from kavka.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-# Returns the new values for the current values, or None to leave them unchanged. Called again after
-# a concurrent change.
+# A function from the current values to the new values, or to None to leave them unchanged. It is
+# called again after a concurrent change.
 Change = Callable[[dict[str, str]], Mapping[str, str] | None]
 
 NOTIFICATION_LIFETIME_MS = 15 * 60 * 1000
-RETRY_S = 1.0
+RETRY_INTERVAL_S = 1.0
 
 
 class LiveSettings(Protocol):
@@ -62,8 +62,8 @@ class LiveSettings(Protocol):
 
 
 class DynamicConfig:
-    """Owns the overrides of topics and groups, and their log configurations. Only the event loop
-    may call it.
+    """Owns the overrides of topics and groups, and the log configurations of topics. Only the event
+    loop may call the methods.
 
     `on_topic` is called with every topic whose log configuration may have changed, `on_group` with
     every group whose overrides changed, `on_broker` with the names of the changed broker settings.
@@ -91,9 +91,9 @@ class DynamicConfig:
         self._changing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read all settings, then watch for changes."""
+        """Read all settings, and watch for changes. Raises StoreUnavailable."""
         self._last_applied = max(
-            map(_number, await self._store.children(paths.CONFIG_CHANGES, self._on_notification)), default=-1
+            map(_sequence_number, await self._store.children(paths.CONFIG_CHANGES, self._on_notification)), default=-1
         )
         await self._read_broker(None)
         await self._read_broker(self._broker_id)
@@ -120,6 +120,7 @@ class DynamicConfig:
         return dict(self._topics.get(topic, {}))
 
     def log_config(self, topic: str) -> LogConfig:
+        """Return the log configuration of a topic: its overrides and the broker's defaults."""
         config = self._log_configs.get(topic)
         if config is None:
             overrides = self._topics.get(topic)
@@ -168,8 +169,8 @@ class DynamicConfig:
             self._apply_topic(topic, values)
 
     async def change_broker(self, broker_id: int | None, change: Change) -> None:
-        """Change the dynamic settings of a broker, or with None of all brokers. `change` validates
-        them (`check_dynamic`)."""
+        """Change the dynamic settings of a broker, or of all brokers if `broker_id` is None.
+        `change` validates them (`check_dynamic`)."""
         name = paths.DEFAULT_ENTITY if broker_id is None else str(broker_id)
         entity = f"{paths.BROKER_CONFIGS}/{name}"
         values = await self._change(paths.broker_config(broker_id), entity, BROKER_CONFIGS, change)
@@ -188,12 +189,13 @@ class DynamicConfig:
     async def _change(
         self, path: str, entity: str, table: ConfigTable | None, change: Change, *, keep_empty: bool = True
     ) -> dict[str, str] | None:
-        """Returns the written values, or None if `change` left them unchanged. Current values that
-        are invalid according to `table` are dropped. Every failed attempt means that another
-        broker's change succeeded, so the number of attempts has no limit."""
+        """Apply `change` to a znode. Returns the written values, or None if `change` left them
+        unchanged. Current values that are invalid according to `table` are dropped. Every failed
+        attempt means that a change of another broker succeeded, so the number of attempts has no
+        limit."""
         async with self._changing:
             while True:
-                current, version = await self._read_version(path)
+                current, version = await self._read_with_version(path)
                 new_values = change(current if table is None else _valid_only(table, current))
                 if new_values is None:
                     return None
@@ -222,30 +224,30 @@ class DynamicConfig:
             except StoreUnavailable as error:
                 # The watch is set only by a successful read, so retry.
                 logger.warning("Cannot read configuration changes, retrying: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
                 continue
             if not self._must_update_again:
                 return
 
     async def _apply_notifications(self) -> None:
         names = await self._store.children(paths.CONFIG_CHANGES, self._on_notification)
-        for name in sorted(names, key=_number):
-            if _number(name) > self._last_applied:
+        for name in sorted(names, key=_sequence_number):
+            if _sequence_number(name) > self._last_applied:
                 await self._apply_notification(f"{paths.CONFIG_CHANGES}/{name}")
-                self._last_applied = _number(name)
+                self._last_applied = _sequence_number(name)
         await self._purge(names)
 
     async def _apply_notification(self, path: str) -> None:
         try:
-            kind, _, name = paths.decode_config_change((await self._store.get(path))[0]).partition("/")
-            if kind == paths.TOPIC_CONFIGS:
+            entity_type, _, name = paths.decode_config_change((await self._store.get(path))[0]).partition("/")
+            if entity_type == paths.TOPIC_CONFIGS:
                 self._apply_topic(name, await self._read(paths.topic_config(name)))
-            elif kind == paths.GROUP_CONFIGS:
+            elif entity_type == paths.GROUP_CONFIGS:
                 self._apply_group(paths.desanitize(name), await self._read(f"{_GROUPS}/{name}"))
-            elif kind == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
+            elif entity_type == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
                 await self._read_broker(None if name == paths.DEFAULT_ENTITY else self._broker_id)
         except (NoNode, paths.MalformedNode) as error:
-            logger.warning("Ignoring a configuration change: %s", error)
+            logger.warning("Ignoring a configuration change notification: %s", error)
 
     async def _purge(self, names: Iterable[str]) -> None:
         for name in names:
@@ -259,10 +261,11 @@ class DynamicConfig:
         self._apply_broker(broker_id, await self._read(paths.broker_config(broker_id)))
 
     async def _read(self, path: str) -> dict[str, str]:
-        return (await self._read_version(path))[0]
+        return (await self._read_with_version(path))[0]
 
-    async def _read_version(self, path: str) -> tuple[dict[str, str], int | None]:
-        """The values and the version of a znode; the version is None if there is no znode."""
+    async def _read_with_version(self, path: str) -> tuple[dict[str, str], int | None]:
+        """Return the values and the version of a znode. The version is None if there is no
+        znode."""
         try:
             data, stat = await self._store.get(path)
         except NoNode:
@@ -301,7 +304,7 @@ class DynamicConfig:
             else:
                 changed = self._settings.set_dynamic(broker=values)
         except ConfigError as error:
-            logger.error("Ignoring inconsistent settings: %s", error)
+            logger.error("Ignoring a change of the broker settings: %s", error)
             return
         if not changed:
             return
@@ -319,12 +322,12 @@ class DynamicConfig:
             try:
                 listener(change)
             except Exception:
-                logger.exception("Failed to apply a configuration change")
+                logger.exception("A listener failed to apply a configuration change")
 
 
 def _write(path: str, entity: str, values: Mapping[str, str], version: int | None, keep_empty: bool) -> list[Op]:
-    """Operations that replace the znode with `version`, or create it if `version` is None, and
-    notify the brokers."""
+    """Return the operations that replace the znode, if it has `version`, and notify the brokers. If
+    `version` is None, the znode is created. With `keep_empty` False, empty `values` delete it."""
     notification = f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}"
     ops: list[Op] = [Create(notification, paths.encode_config_change(entity), sequential=True)]
     data = paths.encode_config(values)
@@ -338,14 +341,15 @@ _GROUPS = f"{paths.CONFIG}/{paths.GROUP_CONFIGS}"
 _TOPIC_DEFAULTS = frozenset(synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms)
 
 
-def _number(notification: str) -> int:
+def _sequence_number(notification: str) -> int:
+    """Return the sequence number of a notification, or -1 if its name has none."""
     digits = notification.removeprefix(paths.CONFIG_CHANGE_PREFIX)
     return int(digits) if digits.isdecimal() else -1
 
 
 def _valid_only(table: ConfigTable, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The overrides that can be parsed. An invalid value, written by another release, must not make
-    a partition unavailable."""
+    """Return the overrides that can be parsed. An invalid value, written by another release, must
+    not make a partition unavailable."""
     return {name: text for name, text in overrides.items() if not _is_invalid(table.get(name), text)}
 
 

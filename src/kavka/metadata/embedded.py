@@ -6,8 +6,8 @@ last used zxid: a deleted znode leaves its zxid in its parent's `pzxid`.
 
 The tree on disk is also in memory, together with the accepted writes that are not committed yet
 (`_pending`). A write is validated against both on the event loop, and queued. A worker thread
-commits all writes of one turn of the loop in one transaction, with an fsync. The loop then updates
-the tree, fires the watches and completes the writes. If a commit fails, for example on a full disk,
+commits all queued writes in one transaction, with an fsync. The event loop then updates the tree,
+fires the watches and completes the writes. If a commit fails, for example on a full disk,
 its writes and all queued writes fail, and the tree stays unchanged.
 
 A session lasts as long as the process. After a crash the ephemeral znodes remain in the file; the
@@ -71,7 +71,7 @@ _FORMAT_VERSION = 1
 
 
 class _Node(NamedTuple):
-    """An immutable version of a znode. `child_count` is not stored on disk."""
+    """The state of a znode after a write. Immutable. `child_count` is not stored on disk."""
 
     data: bytes | None
     version: int
@@ -101,8 +101,8 @@ class _Node(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Transaction:
-    """A validated write that is not committed yet. The result of `outcome` is None or the error;
-    the future itself never fails."""
+    """A validated write that is not committed yet. The result of the future `outcome` is None or
+    the error; the future never raises."""
 
     zxid: int
     changes: dict[str, _Node | None] = field(default_factory=dict)
@@ -131,7 +131,8 @@ class EmbeddedStore(MetadataStore):
 
     @classmethod
     def open(cls, path: Path, clock: Clock | None = None) -> EmbeddedStore:
-        """Open or create the file. Blocks while it reads the tree."""
+        """Open or create the file. Blocks while it reads the tree. Raises StoreUnavailable if the
+        file cannot be opened or another process has locked it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -174,6 +175,7 @@ class EmbeddedStore(MetadataStore):
         self._session_id = self._zxid
 
     def _end_session(self) -> dict[str, _Node | None]:
+        """Return the changes that remove all ephemeral znodes."""
         transaction = _Transaction(self._zxid + 1)
         for path, node in self._nodes.items():
             if node.ephemeral_owner:
@@ -214,7 +216,7 @@ class EmbeddedStore(MetadataStore):
         return sorted(names)
 
     async def _wait_for_writes(self) -> None:
-        """Wait for the accepted writes. A read must return their data."""
+        """Wait until the accepted writes are committed, because a read must return their data."""
         if self._tail is not None and not self._tail.done():
             await asyncio.shield(self._tail)
 
@@ -293,13 +295,16 @@ class EmbeddedStore(MetadataStore):
         transaction.events.append(WatchEvent(WatchType.CHILDREN, parent_path))
 
     def _newest(self, transaction: _Transaction, path: str) -> _Node | None:
-        """The znode after all accepted writes and the operations of this transaction so far."""
+        """Return the znode after all accepted writes and the operations of `transaction` so far, or
+        None."""
         if path in transaction.changes:
             return transaction.changes[path]
         pending = self._pending.get(path)
         return pending[1] if pending is not None else self._nodes.get(path)
 
     def _expect(self, transaction: _Transaction, path: str, version: int) -> _Node:
+        """Return the znode. Raises NoNode if it does not exist, and BadVersion if it has another
+        version."""
         node = self._newest(transaction, path)
         if node is None:
             raise NoNode(path)
@@ -313,10 +318,11 @@ class EmbeddedStore(MetadataStore):
         batch, self._queue = self._queue, []
         self._committing = True
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, [t.changes for t in batch])
-        work.add_done_callback(lambda done: self._finish_commit(batch, done))
+        work.add_done_callback(lambda commit: self._finish_commit(batch, commit))
 
     def _commit(self, batch: Iterable[dict[str, _Node | None]]) -> None:
-        """Runs in the worker thread, or in `open` before that thread exists."""
+        """Write the changes of several transactions to disk. Runs in the worker thread, or in
+        `open` before that thread exists. Raises sqlite3.Error."""
         merged: dict[str, _Node | None] = {}
         for changes in batch:
             merged.update(changes)
@@ -336,9 +342,9 @@ class EmbeddedStore(MetadataStore):
                 connection.execute("ROLLBACK")
             raise
 
-    def _finish_commit(self, batch: list[_Transaction], done: asyncio.Future[None]) -> None:
+    def _finish_commit(self, batch: list[_Transaction], commit: asyncio.Future[None]) -> None:
         self._committing = False
-        error = done.exception()
+        error = commit.exception()
         if error is not None:
             logger.error("Cannot write the metadata to %s: %s", self.path, error)
             # The queued writes were validated against the failed writes.
@@ -360,7 +366,7 @@ class EmbeddedStore(MetadataStore):
             transaction.outcome.set_result(None)
 
     def _apply(self, changes: dict[str, _Node | None]) -> None:
-        # The order is arbitrary: a deleted znode may come before or after its deleted parent.
+        # The changes are in any order: a deleted znode may come before or after its deleted parent.
         for path, node in changes.items():
             parent, _, name = path.rpartition("/")
             if node is not None:

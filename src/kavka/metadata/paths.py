@@ -1,8 +1,9 @@
 """The paths of the metadata tree and the contents of its znodes: the JSON of Kafka 3.9.
 
-A class is the content of one kind of znode, with `encode` and `decode`; functions return the paths.
-Members that older releases did not write are optional, and unknown members are ignored. Members are
-written in the order of Kafka 3.9.1, so that the bytes are equal wherever Kafka's order is fixed.
+Each class is the content of one type of znode, with `encode` and `decode`. The functions return
+paths, or encode and decode simpler contents. Members that older releases did not write are
+optional, and unknown members are ignored. Members are written in the order of Kafka 3.9.1, so that
+the bytes are equal wherever Kafka's order is fixed.
 
 `decode` raises `MalformedNode` if the data is not valid for the path.
 """
@@ -56,7 +57,10 @@ PERSISTENT_PATHS = (
     ISR_CHANGES,
     PRODUCER_ID_BLOCK,
     LOG_DIR_EVENTS,
-    *(f"{CONFIG}/{kind}" for kind in (TOPIC_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, BROKER_CONFIGS, IP_CONFIGS)),
+    *(
+        f"{CONFIG}/{entity_type}"
+        for entity_type in (TOPIC_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, BROKER_CONFIGS, IP_CONFIGS)
+    ),
 )
 
 
@@ -84,8 +88,8 @@ def partition_state(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 
-def config(kind: str, name: str) -> str:
-    return f"{CONFIG}/{kind}/{name}"
+def config(entity_type: str, name: str) -> str:
+    return f"{CONFIG}/{entity_type}/{name}"
 
 
 def topic_config(name: str) -> str:
@@ -93,7 +97,7 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker_id: int | None) -> str:
-    """The znode of a broker's dynamic settings; with None, of all brokers."""
+    """The path of the dynamic settings of a broker, or of all brokers if `broker_id` is None."""
     return config(BROKER_CONFIGS, DEFAULT_ENTITY if broker_id is None else str(broker_id))
 
 
@@ -112,7 +116,8 @@ def delete_topic(name: str) -> str:
 
 
 def consumer_offset(group: str, tp: TopicPartition) -> str:
-    """The znode of an offset committed with OffsetCommit v0; its data is the number as text."""
+    """The path of an offset committed with OffsetCommit v0. The data of the znode is the offset as
+    text."""
     return f"{CONSUMERS}/{group}/offsets/{tp.topic}/{tp.partition}"
 
 
@@ -132,9 +137,9 @@ def topic_id_from_text(text: str) -> uuid.UUID:
         raise MalformedNode(f"{text!r} is not a topic id") from error
 
 
-def random_id() -> uuid.UUID:
-    """A random topic id whose text does not start with a dash, which a command line would parse as
-    an option."""
+def random_topic_id() -> uuid.UUID:
+    """Return a random topic id whose text does not start with a dash. A command line would parse
+    such a text as an option."""
     while True:
         topic_id = uuid.uuid4()
         if topic_id.bytes[0] >> 2 != 62:
@@ -193,7 +198,7 @@ class BrokerRegistration:
         members = _load(data, broker(broker_id))
         version = _number(members, "version")
         if version < 1:
-            raise MalformedNode(f"{broker(broker_id)} has version {version}")
+            raise MalformedNode(f"{broker(broker_id)} has the unsupported version {version}")
         if version == 1:
             protocols: Mapping[str, str] = {}
             urls = [f"PLAINTEXT://{members.get('host')}:{members.get('port')}"]
@@ -251,8 +256,8 @@ def decode_epoch(data: bytes | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """The replicas of a partition, preferred leader first. During a reassignment they include the
-    replicas of both assignments."""
+    """The replicas of a partition, preferred leader first. During a reassignment, `replicas` has
+    the replicas of both assignments."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -273,8 +278,8 @@ class ReplicaAssignment:
         return tuple(r for r in self.replicas if r not in self.removing)
 
     def moving_to(self, target: Sequence[int]) -> ReplicaAssignment:
-        """A reassignment to `target`, from the origin of the current reassignment if there is
-        one."""
+        """Return a reassignment to `target`. It starts from the origin of the current reassignment,
+        if there is one."""
         origin = self.origin
         replicas = tuple(dict.fromkeys((*target, *origin)))
         return ReplicaAssignment(
@@ -323,7 +328,7 @@ RECOVERED, RECOVERING = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionStateNode:
-    """/brokers/topics/T/partitions/P/state. The version of the node is the partition's epoch."""
+    """/brokers/topics/T/partitions/P/state. The version of the znode is the partition epoch."""
 
     leader: int
     leader_epoch: int
@@ -360,7 +365,7 @@ class PartitionStateNode:
 
 
 def encode_config(values: Mapping[str, str]) -> bytes:
-    """A znode under /config/topics, /config/brokers …: the overrides by name."""
+    """Encode a znode under /config/topics, /config/brokers …: the overrides by name."""
     return _dump({"version": 1, "config": dict(values)})
 
 
@@ -374,7 +379,8 @@ def decode_config(data: bytes | None) -> dict[str, str]:
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """/config/changes/config_change_N: the changed znode under /config, such as 'topics/T'."""
+    """Encode /config/changes/config_change_N: the path of the changed znode below /config, for
+    example 'topics/T'."""
     return _dump({"version": 2, "entity_path": entity_path})
 
 
@@ -389,7 +395,7 @@ def decode_config_change(data: bytes | None) -> str:
 
 
 def encode_reassignment(assignments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
-    """/admin/reassign_partitions, the old way to request a reassignment."""
+    """Encode /admin/reassign_partitions, which requests a reassignment in old Kafka releases."""
     rows = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in assignments.items()]
     return _dump({"version": 1, "partitions": rows})
 
@@ -400,7 +406,7 @@ def decode_reassignment(data: bytes | None) -> dict[TopicPartition, tuple[int, .
 
 
 def encode_partitions(tps: Sequence[TopicPartition]) -> bytes:
-    """/admin/preferred_replica_election and /isr_change_notification/isr_change_N."""
+    """Encode /admin/preferred_replica_election or /isr_change_notification/isr_change_N."""
     return _dump({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in tps]})
 
 
@@ -412,7 +418,8 @@ LOG_DIR_FAILED = 1
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:
-    """/log_dir_event_notification/log_dir_event_N: a log directory of this broker has failed."""
+    """Encode /log_dir_event_notification/log_dir_event_N: a log directory of the broker has
+    failed."""
     return _dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED})
 
 
@@ -445,7 +452,7 @@ class ProducerIdBlock:
 
     @classmethod
     def decode(cls, data: bytes | None) -> ProducerIdBlock | None:
-        """None if no block was allocated yet."""
+        """Return the block, or None if no block was allocated yet."""
         if not data:
             return None
         members = _load(data, PRODUCER_ID_BLOCK)
@@ -468,7 +475,7 @@ def decode_features(data: bytes | None) -> tuple[dict[str, int], bool]:
 
 
 def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
-    """The data of /feature with these levels for Kavka's brokers.
+    """Return the data of /feature with `levels` as the levels of Kavka's brokers.
 
     The levels are a separate member, because an Apache Kafka broker stops if `features` contains a
     feature that it does not support.
@@ -481,7 +488,7 @@ def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
 
 
 def decode_feature_levels(data: bytes | None) -> dict[str, int]:
-    """The levels of Kavka's brokers in /feature, without malformed levels."""
+    """Return the levels of Kavka's brokers in /feature. Malformed levels are omitted."""
     levels = _load(data, FEATURE).get(FEATURE_LEVELS)
     return {name: level for name, level in levels.items() if type(level) is int} if isinstance(levels, dict) else {}
 
@@ -522,7 +529,7 @@ def _rows(data: bytes | None, path: str) -> list[dict[str, Any]]:
 def _topic_partition(row: Mapping[str, Any]) -> TopicPartition:
     name = row.get("topic")
     if not isinstance(name, str):
-        raise MalformedNode("a partition without a topic")
+        raise MalformedNode("a partition has no topic")
     return TopicPartition(name, _number(row, "partition"))
 
 

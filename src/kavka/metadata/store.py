@@ -1,15 +1,15 @@
 """The metadata tree of a cluster, with the data model of ZooKeeper.
 
-A znode has a path, data (bytes or None) and a `Stat`. Every implementation guarantees:
+A znode has a path, data (bytes or None) and a `Stat`. Every store guarantees:
 
 - Writes are atomic and sequential, and are on disk before the call returns.
-- A read sees every write that was started before it through the same store.
+- A read returns the result of every write that was started earlier through the same store.
 - A watch fires once, on the event loop, after the change is on disk and before the call that made
-  the change returns. To keep watching, read again with the watch.
+  the change returns. To watch further changes, read again with the watch.
 
 As in ZooKeeper, `get` and `exists` watch the znode's data and existence; `children` watches the
-list of its children and its deletion. `exists` can watch a znode that does not exist yet. In this
-case `get` and `children` raise `NoNode` and set no watch.
+list of its children and its deletion. `exists` can watch a znode that does not exist yet. If the
+znode does not exist, `get` and `children` raise `NoNode` and set no watch.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class NoChildrenForEphemerals(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is closed, or its disk failed and nothing was written, or its session ended. After
-    the end of a session it is unknown whether pending writes were applied."""
+    """The store is closed, its disk failed and nothing was written, or its session ended. If the
+    session ended, it is unknown whether pending writes were applied."""
 
     meaning = "the metadata store cannot be reached"
 
 
 class Stat(NamedTuple):
-    """ZooKeeper's metadata of a znode. A zxid is the number of a write. It always increases, even
-    after a restart."""
+    """ZooKeeper's metadata of a znode. A zxid is the transaction id of a write. Zxids always
+    increase, even after a restart."""
 
     czxid: int
     mzxid: int
@@ -130,7 +130,7 @@ OpResult = str | Stat | None
 
 
 class MetadataStore(ABC):
-    """A session with the metadata tree. Only the event loop may call it."""
+    """A session with the metadata tree. Only the event loop may call the methods."""
 
     @property
     @abstractmethod
@@ -145,11 +145,12 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names (not paths) of the children, sorted."""
+        """Return the names (not paths) of the children, sorted. Raises NoNode."""
 
     @abstractmethod
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Apply all of `ops` in order. If an operation fails, raises its error and applies none."""
+        """Apply `ops` in order and return their results. If an operation fails, apply none of them
+        and raise the StoreError of the failed operation."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -158,7 +159,8 @@ class MetadataStore(ABC):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """Returns the created path. With `sequential` it is `path` and a number of ten digits."""
+        """Create a znode and return its path. With `sequential` the path is `path` and a number of
+        ten digits. Raises NodeExists and NoNode."""
         result = (await self.multi((Create(path, data, ephemeral, sequential),)))[0]
         assert isinstance(result, str)
         return result
@@ -182,8 +184,8 @@ class MetadataStore(ABC):
             await self.create(path)
 
     async def subtree(self, path: str) -> list[str]:
-        """The znode and all its descendants, children before parents, which is the order to delete
-        them in. Empty if the znode does not exist."""
+        """Return the paths of the znode and all its descendants, children before parents. This is
+        the order in which they can be deleted. Empty if the znode does not exist."""
         try:
             names = await self.children(path)
         except NoNode:
@@ -205,4 +207,4 @@ def check_path(path: str) -> None:
     """Raise ValueError unless ZooKeeper accepts the path: absolute, no empty or relative name, no
     trailing slash, no control characters."""
     if _PATH.fullmatch(path) is None:
-        raise ValueError(f"not a valid path of a node: {path!r}")
+        raise ValueError(f"invalid znode path {path!r}")

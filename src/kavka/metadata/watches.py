@@ -1,4 +1,4 @@
-"""The watches of a metadata store."""
+"""The registered watches of a metadata store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 class Watches:
     """Owns the registered watches by path. A watch fires once. Registering the same function twice
     on a znode has no effect. A watch that raises does not affect the others. Only the event loop
-    may call it."""
+    may call the methods."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, None]] = {}
@@ -25,6 +25,7 @@ class Watches:
         self._children.setdefault(path, {})[watch] = None
 
     def fire(self, event: WatchEvent) -> None:
+        """Remove and call the watches that match an event."""
         watches: dict[Watch, None] = {}
         if event.type is not WatchType.CHILDREN:
             watches |= self._data.pop(event.path, {})
@@ -34,13 +35,13 @@ class Watches:
             _call(watch, event)
 
     def fire_all(self) -> None:
-        """Fire every watch, because anything may have changed."""
+        """Remove and call every watch, because any znode may have changed."""
         data, self._data = self._data, {}
         children, self._children = self._children, {}
-        for kind, by_path in ((WatchType.CHANGED, data), (WatchType.CHILDREN, children)):
+        for watch_type, by_path in ((WatchType.CHANGED, data), (WatchType.CHILDREN, children)):
             for path, watches in by_path.items():
                 for watch in watches:
-                    _call(watch, WatchEvent(kind, path))
+                    _call(watch, WatchEvent(watch_type, path))
 
 
 def _call(watch: Watch, event: WatchEvent) -> None:

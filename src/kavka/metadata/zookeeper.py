@@ -1,16 +1,16 @@
 """The metadata tree of a cluster in ZooKeeper, accessed with kazoo.
 
 Threads: kazoo has one thread, which owns the connection, sends pings and reads responses. This
-thread only appends to `_posted`, wakes the loop and, under `_gate`, sets the number of the current
-connection. Only the event loop uses everything else. It processes responses, watches and connection
-changes in the order in which the server sent them.
+thread only appends to `_posted`, wakes the event loop and, under `_connection_lock`, sets the
+number of the current connection. Only the event loop uses everything else. It processes responses,
+watches and connection changes in the order in which the server sent them.
 
 Operations are sent in the order of the calls, at most `max_in_flight` at a time. When the
 connection breaks, all pending operations wait, and are sent in the same order after the reconnect.
-A write that was already sent may have been applied. This is checked first (`zookeeper_recovery`),
-so that no write is applied twice and no caller gets an error caused by its own write. Two
-exceptions: a sequential znode may be created twice, and if a later write of the session changed the
-same znode, the outcome is unknown and the caller gets `StoreUnavailable`.
+A write that was already sent may have been applied. The store checks this first
+(`zookeeper_recovery`), so that no write is applied twice and no caller gets an error caused by its
+own write. Two exceptions: a sequential znode may be created twice, and if a later write of the
+session changed the same znode, the outcome is unknown and the caller gets `StoreUnavailable`.
 
 When the server reports after a reconnect that the session expired, all pending operations fail with
 `StoreUnavailable`, and it is unknown whether pending writes were applied. Later operations wait for
@@ -103,11 +103,11 @@ _SESSION_ENDED = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Operation:
-    """A request to the server. Errors contain `path`; `ops` are the operations of a write.
+    """A request to the server. `path` is the path in errors; `ops` are the operations of a write.
 
-    `register` is called just before the future completes and registers the watch. `sent_after` is
-    the last zxid seen when a write was first sent, None before that. An operation with `once` is
-    cancelled when the connection breaks.
+    `register` registers the watch, just before the future completes. `zxid_before_send` is the last
+    zxid that the session had seen when a write was first sent, or None if the write was not sent.
+    An operation with `cancel_on_loss` is cancelled when the connection breaks.
     """
 
     path: str
@@ -116,13 +116,13 @@ class _Operation:
     register: Callable[[], None] | None = None
     ops: Sequence[Op] = ()
     _: KW_ONLY
-    once: bool = False
-    sent_after: int | None = field(init=False, default=None)
+    cancel_on_loss: bool = False
+    zxid_before_send: int | None = field(init=False, default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class _Reply:
-    """The result object that kazoo completes in its thread."""
+class _AsyncResult:
+    """The result of a request, which kazoo completes in its thread."""
 
     store: ZooKeeperStore
     operation: _Operation
@@ -178,11 +178,11 @@ class ZooKeeperStore(MetadataStore):
         # The number of the current connection, or 0: `_connection` is the loop's value,
         # `_live_connection` is the value of kazoo's thread.
         self._connection = 0
-        self._gate = threading.Lock()
+        self._connection_lock = threading.Lock()
         self._live_connection = 0
         self._connections = 0
         self._posted: deque[tuple[Any, ...]] = deque()
-        self._woken = False
+        self._is_wake_scheduled = False
         self._client = KazooClient(
             hosts=servers,
             timeout=session_timeout_ms / 1000,
@@ -190,7 +190,7 @@ class ZooKeeperStore(MetadataStore):
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.4),
             logger=_kazoo_log,
         )
-        self._client.add_listener(self._state_changed)
+        self._client.add_listener(self._on_state_change)
 
     @classmethod
     async def open(
@@ -231,17 +231,17 @@ class ZooKeeperStore(MetadataStore):
     # ---- operations
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]:
-        request = wire.GetData(self._full(path), self._watched if watch is not None else None)
+        request = wire.GetData(self._full(path), self._on_watch if watch is not None else None)
         data, stat = await self._submit(path, request, _registration(self._watches.add_data, path, watch))
         return data, _stat(stat)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        request = wire.Exists(self._full(path), self._watched if watch is not None else None)
+        request = wire.Exists(self._full(path), self._on_watch if watch is not None else None)
         stat = await self._submit(path, request, _registration(self._watches.add_data, path, watch))
         return _stat(stat) if stat is not None else None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        request = wire.GetChildren(self._full(path), self._watched if watch is not None else None)
+        request = wire.GetChildren(self._full(path), self._on_watch if watch is not None else None)
         return sorted(await self._submit(path, request, _registration(self._watches.add_children, path, watch)))
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
@@ -302,14 +302,15 @@ class ZooKeeperStore(MetadataStore):
             self._idle.set()
 
     def _send(self, operation: _Operation) -> bool:
-        """Returns False if there is no connection. Then the operation stays in the queue."""
-        with self._gate:
+        """Send an operation. Returns False if there is no connection; the operation then stays in
+        the queue."""
+        with self._connection_lock:
             if not self._connection or self._connection != self._live_connection:
                 return False
             self._in_flight[operation] = None
-            if operation.ops and operation.sent_after is None:
-                operation.sent_after = self._client.last_zxid
-            self._client._call(operation.request, _Reply(self, operation))
+            if operation.ops and operation.zxid_before_send is None:
+                operation.zxid_before_send = self._client.last_zxid
+            self._client._call(operation.request, _AsyncResult(self, operation))
         return True
 
     def _on_response(self, operation: _Operation, value: Any, error: BaseException | None) -> None:
@@ -318,7 +319,7 @@ class ZooKeeperStore(MetadataStore):
         if error is None and operation.ops:
             error = next((result for result in value if _is_cause(result)), None)
         if isinstance(error, kazoo_errors.ConnectionLoss):
-            if operation.once:
+            if operation.cancel_on_loss:
                 operation.future.cancel()
             else:
                 # Lost operations arrive in the order in which they were sent.
@@ -346,39 +347,39 @@ class ZooKeeperStore(MetadataStore):
         if operation.ops and isinstance(value, list):
             failed = next((index for index, result in enumerate(value) if result is error), 0)
             path = operation.ops[failed].path
-        kind = _ERRORS.get(type(error))
-        return kind(path) if kind is not None else StoreError(path, type(error).__name__)
+        error_class = _ERRORS.get(type(error))
+        return error_class(path) if error_class is not None else StoreError(path, type(error).__name__)
 
     # ---- events from kazoo's thread
 
     def _post(self, *call: Any) -> None:
-        """Called in kazoo's thread: run `call` on the event loop, after earlier calls."""
+        """Run `call` on the event loop, after earlier calls. Called in kazoo's thread."""
         self._posted.append(call)
-        if not self._woken:
-            self._woken = True
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
             # The loop is closed if the program ends without closing the store.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._run_posted)
 
     def _run_posted(self) -> None:
-        """Run the calls posted so far. Later calls wake the loop again, so that other callbacks
-        get a turn."""
-        self._woken = False
+        """Run the calls posted so far. Calls that are posted meanwhile run in a later iteration, so
+        that they do not block the event loop."""
+        self._is_wake_scheduled = False
         for _ in range(len(self._posted)):
             function, *arguments = self._posted.popleft()
             function(*arguments)
 
-    def _watched(self, event: WatchedEvent) -> None:
-        """Called in kazoo's thread. Events about the connection are ignored here; `_state_changed`
-        handles them."""
+    def _on_watch(self, event: WatchedEvent) -> None:
+        """Called in kazoo's thread. Events about the connection are ignored here;
+        `_on_state_change` handles them."""
         if event.type in _WATCH_TYPES:
             path = event.path[len(self._chroot) :] or "/"
             self._post(self._watches.fire, WatchEvent(_WATCH_TYPES[event.type], path))
 
-    def _state_changed(self, state: str) -> None:
+    def _on_state_change(self, state: str) -> None:
         """Called in kazoo's thread. Nothing is sent until the event loop has processed the
         change."""
-        with self._gate:
+        with self._connection_lock:
             self._connections += state == KazooState.CONNECTED
             self._live_connection = self._connections if state == KazooState.CONNECTED else 0
         if state == KazooState.SUSPENDED:
@@ -406,7 +407,9 @@ class ZooKeeperStore(MetadataStore):
         else:
             logger.info("Reconnected to ZooKeeper, session 0x%x continues", session_id)
         sent_writes = [
-            operation for operation in self._pending if operation.sent_after is not None and not operation.future.done()
+            operation
+            for operation in self._pending
+            if operation.zxid_before_send is not None and not operation.future.done()
         ]
         if sent_writes:
             self._recovery = self._loop.create_task(self._recover(sent_writes))
@@ -423,7 +426,8 @@ class ZooKeeperStore(MetadataStore):
         self._lost.clear()
 
     def _on_lost(self, _connection: int, _session_id: int, state: str) -> None:
-        """The session expired, or kazoo's thread ended and has to be restarted."""
+        """Fail all operations, because the session expired or kazoo's thread ended. In the latter
+        case, restart the thread."""
         self._reset_connection()
         self._fail_all(kazoo_errors.SessionExpiredError())
         if self._closed:
@@ -454,13 +458,15 @@ class ZooKeeperStore(MetadataStore):
             threading.Thread(target=self._client.start_async, daemon=True, name="zookeeper-restart").start()
 
     async def _recover(self, sent_writes: list[_Operation]) -> None:
-        """Complete the writes that were applied. The other writes are sent again. Stops when the
-        connection breaks."""
+        """Determine which writes were applied and complete them. The other writes are sent again,
+        or fail if their outcome is unknown. Stops when the connection breaks."""
         nodes: dict[str, tuple[bytes | None, Stat] | None] = {}
         for path in dict.fromkeys(
             path for operation in sent_writes for path in zookeeper_recovery.paths_to_read(operation.ops)
         ):
-            read = _Operation(path, wire.GetData(self._full(path), None), self._loop.create_future(), once=True)
+            read = _Operation(
+                path, wire.GetData(self._full(path), None), self._loop.create_future(), cancel_on_loss=True
+            )
             if not self._send(read):
                 return
             try:
@@ -468,7 +474,7 @@ class ZooKeeperStore(MetadataStore):
                 nodes[path] = data, _stat(stat)
             except StoreError:
                 nodes[path] = None
-        writes = [zookeeper_recovery.Write(operation.ops, operation.sent_after or 0) for operation in sent_writes]
+        writes = [zookeeper_recovery.Write(operation.ops, operation.zxid_before_send or 0) for operation in sent_writes]
         verdicts = zookeeper_recovery.judge(writes, nodes, self._session_id)
         for operation, verdict in zip(sent_writes, verdicts, strict=True):
             if verdict is Verdict.APPLIED:
@@ -477,7 +483,7 @@ class ZooKeeperStore(MetadataStore):
             elif verdict is Verdict.UNKNOWN:
                 self._resolve(operation, None, kazoo_errors.ConnectionLoss())
             else:
-                operation.sent_after = None
+                operation.zxid_before_send = None
         self._recovery = None
         self._send_pending()
 
@@ -504,7 +510,7 @@ class ZooKeeperStore(MetadataStore):
             self._client.stop()
             self._client.close()
         except Exception as error:
-            logger.warning("Error while closing the ZooKeeper session: %s", error)
+            logger.warning("Cannot close the ZooKeeper session: %s", error)
         self._post(stopped.set)
 
 

@@ -1,4 +1,4 @@
-"""[pure] Decides whether a write was applied whose response was lost with the connection.
+"""[pure] Determines whether a write was applied if its response was lost with the connection.
 
 The server processes the writes of a session in order, so it has processed a prefix of the pending
 writes. An applied write is visible in its znodes: a created znode with its data, a changed znode
@@ -30,21 +30,23 @@ class Verdict(Enum):
 
 
 class Write(NamedTuple):
-    """A pending write. `sent_after` is the last zxid that the session had seen before the write."""
+    """A pending write. `zxid_before_send` is the last zxid that the session had seen when it sent
+    the write."""
 
     ops: Sequence[Op]
-    sent_after: int
+    zxid_before_send: int
 
 
 def paths_to_read(ops: Sequence[Op]) -> list[str]:
+    """Return the paths of the znodes that `judge` needs."""
     return list(dict.fromkeys(op.path for op in ops if not isinstance(op, Check)))
 
 
 def judge(writes: Sequence[Write], nodes: Nodes, session_id: int) -> list[Verdict]:
-    """Returns one verdict per write. `nodes` has the current znode for every path of
+    """Return one verdict per write. `nodes` has the current znode for every path of
     `paths_to_read`, or None if the znode does not exist."""
     verdicts: list[Verdict] = []
-    # The loop goes from the last write to the first.
+    # From the last write to the first. `later_ops` has the operations of later applied writes.
     later_ops: dict[str, Op] = {}
     for write in reversed(writes):
         changes = {op.path: op for op in write.ops if not isinstance(op, Check)}
@@ -84,7 +86,7 @@ def _is_visible(write: Write, nodes: Nodes, session_id: int) -> bool:
             if op.version not in (ANY_VERSION, stat.version - 1):
                 return False
             zxids.add(stat.mzxid)
-    return len(zxids) <= 1 and all(zxid > write.sent_after for zxid in zxids)
+    return len(zxids) <= 1 and all(zxid > write.zxid_before_send for zxid in zxids)
 
 
 def _depends_on(op: Op, later: Op) -> bool:
@@ -101,7 +103,7 @@ def _next_version(op: Op) -> int | None:
 
 
 def results_of(ops: Sequence[Op], nodes: Nodes) -> list[OpResult]:
-    """The results of an applied write, reconstructed from the current znodes."""
+    """Return the results of an applied write, reconstructed from the current znodes."""
     results: list[OpResult] = []
     for op in ops:
         if isinstance(op, Create):

@@ -1,4 +1,4 @@
-"""The layout of record batches, and iteration over them by their headers.
+"""The layout of record batches, and iteration over the batches in a buffer by their headers.
 
 Magic 2 (big-endian; everything from `attributes` on is covered by the CRC-32C):
 
@@ -18,6 +18,7 @@ A compressed message of magic 0 or 1 is a wrapper: its value is a compressed mes
 offset is that of the last inner message. In all formats the length field does not count the 12
 bytes of offset and length (`LOG_OVERHEAD`), and the CRC does not cover the base offset and the
 leader epoch.
+
 The attributes are: bits 0-2 codec, 3 timestamp type (1: LogAppendTime), 4 transactional, 5 control,
 6 base_timestamp is a delete horizon (4 to 6 only in magic 2).
 """
@@ -83,7 +84,7 @@ def corrupt(message: str) -> KafkaError:
 
 
 class BatchHeader(NamedTuple):
-    """The unchecked header of one magic 2 batch."""
+    """The header of one magic 2 batch. Its fields have not been checked."""
 
     base_offset: int
     batch_length: int
@@ -126,7 +127,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record (sequences wrap after 2**31 - 1), or -1."""
+        """The sequence number of the last record, or -1. Sequence numbers wrap after 2**31 - 1."""
         return last_sequence(self.base_sequence, self.last_offset_delta)
 
 
@@ -137,10 +138,10 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The magic 2 header at `pos`. Raises CORRUPT_MESSAGE if it is incomplete. Does not check
-    the magic."""
+    """Return the magic 2 header at `pos`. Does not check the magic. Raises CORRUPT_MESSAGE if the
+    header is incomplete."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
-        raise corrupt(f"a batch header needs {HEADER_SIZE} bytes, but only {max(0, len(buf) - pos)} remain")
+        raise corrupt(f"a batch header needs {HEADER_SIZE} bytes, but only {max(0, len(buf) - pos)} bytes remain")
     return tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
 
 
@@ -149,8 +150,8 @@ class Batch:
     """The header fields of one batch (magic 2) or one message (magic 0, 1) in `buf[start:end]`.
 
     For a compressed message of magic 0 or 1, `count` is None, and `base_offset` is the offset of
-    the last inner message, because the first offset is only known after decompression. Both
-    timestamps are that of the message in magic 1, and -1 in magic 0.
+    the last inner message, because the first offset is only known after decompression. In magic 1
+    both timestamps are the timestamp of the message; in magic 0 both are -1.
     """
 
     buf: Buffer
@@ -205,15 +206,17 @@ class Batch:
         """A view of the bytes of the batch."""
         return memoryview(self.buf)[self.start : self.end]
 
-    def crc_ok(self) -> bool:
+    def has_valid_crc(self) -> bool:
+        """Whether the CRC matches the bytes of the batch."""
         view = memoryview(self.buf)
         if self.magic == 2:
             return crc32c(view[self.start + ATTRIBUTES_POSITION : self.end]) == self.crc
         return zlib.crc32(view[self.start + MAGIC_POSITION : self.end]) == self.crc
 
     def ensure_crc(self) -> None:
-        if not self.crc_ok():
-            raise corrupt(f"the checksum of the batch at offset {self.base_offset} does not match its bytes")
+        """Raise CORRUPT_MESSAGE if the CRC does not match."""
+        if not self.has_valid_crc():
+            raise corrupt(f"the CRC of the batch at offset {self.base_offset} does not match its bytes")
 
     def __repr__(self) -> str:
         return (
@@ -223,7 +226,7 @@ class Batch:
 
 
 def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Iterate over the batches in `buf[start:end]`, of any magic, reading only their headers.
+    """Yield the batches in `buf[start:end]`, of any magic. Only their headers are read.
 
     The iteration ends at the first incomplete batch: the last batch of a fetch, or the end of a
     file after a crash. Raises CORRUPT_MESSAGE for an invalid length or magic.
@@ -237,14 +240,15 @@ def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Bat
 
 
 def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
-    """The batch at `pos`, or None if it is incomplete in `buf[pos:end]`."""
+    """Return the batch at `pos`, or None if `buf[pos:end]` ends before its end. Raises
+    CORRUPT_MESSAGE for an invalid length or magic."""
     if end - pos < MIN_HEADER_TO_MAGIC:
         return None
     offset, length, _, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
     stop = pos + LOG_OVERHEAD + length
     if magic == 2:
         if length < HEADER_SIZE - LOG_OVERHEAD:
-            raise corrupt(f"batch length {length} is less than that of a batch header")
+            raise corrupt(f"the batch length {length} is less than the length of a batch header")
         if stop > end:
             return None
         (_, _, epoch, _, crc, attributes, delta, base_ts, max_ts, pid, pepoch, sequence, count) = HEADER.unpack_from(
@@ -255,9 +259,9 @@ def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
             base_ts, max_ts, pid, pepoch, sequence, epoch,
         )  # fmt: skip
     if magic not in (0, 1):
-        raise corrupt(f"there is no record format of magic {magic}")
+        raise corrupt(f"unknown magic {magic}")
     if length < (LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0) - LOG_OVERHEAD:
-        raise corrupt(f"message size {length} is less than that of an empty message of magic {magic}")
+        raise corrupt(f"the message size {length} is less than the size of an empty message of magic {magic}")
     if stop > end:
         return None
     if magic:
@@ -270,8 +274,8 @@ def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
 
 
 def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memoryview | None]:
-    """Views of the key and the value of a message of magic 0 or 1. Raises CORRUPT_MESSAGE if they
-    do not fill the message exactly."""
+    """Return views of the key and the value of a message of magic 0 or 1. Raises CORRUPT_MESSAGE if
+    the message does not end exactly after the value."""
     view = memoryview(buf)
     pos = batch.start + _LEGACY_HEADER_SIZE[batch.magic]
     end = batch.end
@@ -282,7 +286,7 @@ def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memo
         (length,) = I32.unpack_from(view, pos)
         pos += 4
         if length < -1 or length > end - pos:
-            raise corrupt(f"a message has a {name} of {length} bytes, but {end - pos} remain")
+            raise corrupt(f"a message has a {name} of {length} bytes, but {end - pos} bytes remain")
         if length < 0:
             fields.append(None)
         else:
@@ -296,11 +300,10 @@ def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memo
 def assign_offsets(
     buf: bytearray | memoryview, base_offset: int, leader_epoch: int, log_append_time: int | None = None
 ) -> None:
-    """Set the offsets of the one magic 2 batch in `buf`, in place.
+    """Set the base offset and the leader epoch of the magic 2 batch that fills `buf`, in place.
 
-    The CRC does not cover the base offset and the leader epoch. With `log_append_time` (ms) the
-    batch also gets the timestamp type LogAppendTime and that max timestamp, and the CRC is
-    recomputed.
+    The CRC does not cover these fields. With `log_append_time` (ms) the batch also gets the
+    timestamp type LogAppendTime and the max timestamp `log_append_time`, and the CRC is recomputed.
     """
     _OFFSET_LENGTH_EPOCH.pack_into(buf, 0, base_offset, len(buf) - LOG_OVERHEAD, leader_epoch)
     if log_append_time is not None:
@@ -310,5 +313,5 @@ def assign_offsets(
 
 
 def rewrite_crc(buf: bytearray | memoryview) -> None:
-    """Recompute the CRC of the one magic 2 batch in `buf`."""
+    """Recompute the CRC of the magic 2 batch that fills `buf`."""
     U32.pack_into(buf, CRC_POSITION, crc32c(memoryview(buf)[ATTRIBUTES_POSITION:]))

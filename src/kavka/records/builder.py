@@ -1,4 +1,4 @@
-"""Builders of record batches and message sets."""
+"""Builds record batches and message sets."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class BatchBuilder:
         delete_horizon: int | None = None,
     ) -> None:
         if magic not in (0, 1, 2):
-            raise ValueError(f"there is no record format of magic {magic}")
+            raise ValueError(f"unknown magic {magic}")
         if magic < 2 and (producer_id >= 0 or transactional or control or delete_horizon is not None):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-                f"magic {magic} has no producers, transactions or control records",
+                f"magic {magic} does not support producer ids, transactions, control records or delete horizons",
             )
         if magic < 2 and codec >= ZSTD:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"magic {magic} has no zstd")
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"magic {magic} does not support zstd")
         self.magic = magic
         self._codec = codec
         self._base_offset = base_offset
@@ -106,16 +106,19 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """The current size of the batch before compression."""
+        """The current size of the batch, without compression."""
         return len(self._body) + (HEADER_SIZE if self.magic == 2 else 0)
 
     def append(self, record: Record) -> int:
-        """Add a record. Returns its offset. Offsets must increase, with or without gaps."""
+        """Add a record. Returns its offset. Offsets must increase, with or without gaps. Raises
+        INVALID_RECORD if the offset does not increase."""
         offset, timestamp, key, value, headers = record
         if offset < 0:
             offset = self._next_offset
         elif offset < self._next_offset:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"offset {offset} comes after {self._next_offset - 1}")
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"offset {offset} is not after the previous offset {self._next_offset - 1}"
+            )
         if self.magic == 2:
             base_timestamp = self._base_timestamp
             if base_timestamp is None:
@@ -162,8 +165,9 @@ class BatchBuilder:
         self._body += legacy_message(self.magic, offset, attributes, timestamp, key, value)
 
     def build(self, last_offset: int | None = None, max_timestamp: int | None = None) -> bytearray:
-        """The bytes of the batch. As after compaction, `last_offset` (magic 2) may be past the last
-        record. The batch may then have no records, and `max_timestamp` sets its max timestamp."""
+        """Return the bytes of the batch. As after compaction, `last_offset` (magic 2) may be past
+        the last record. The batch may then have no records, and `max_timestamp` sets its max
+        timestamp. Raises INVALID_RECORD if an offset or timestamp does not fit."""
         if self.magic < 2:
             return self._build_messages()
         if last_offset is None:
@@ -180,7 +184,9 @@ class BatchBuilder:
                 self._base_sequence, self._count,
             )  # fmt: skip
         except StructError as error:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch cannot hold these offsets or times: {error}") from None
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"the offsets or timestamps of a batch are out of range: {error}"
+            ) from None
         U32.pack_into(out, CRC_POSITION, crc32c(memoryview(out)[ATTRIBUTES_POSITION:]))
         return out
 
@@ -193,7 +199,8 @@ class BatchBuilder:
 
 
 def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp: int, codec: int = NONE) -> bytearray:
-    """A magic 2 batch of keys and values with the same timestamp. Faster than BatchBuilder."""
+    """Return a magic 2 batch of keys and values with the same timestamp. Faster than
+    BatchBuilder."""
     body = bytearray()
     for delta, (key, value) in enumerate(records):
         if key is None:
@@ -224,7 +231,8 @@ def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp:
 def legacy_message(
     magic: int, offset: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
 ) -> bytearray:
-    """One message of magic 0 or 1. Magic 0 has no timestamp."""
+    """Return one message of magic 0 or 1. Magic 0 has no timestamp. Raises INVALID_RECORD if the
+    offset or timestamp is out of range."""
     size = LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0
     size += (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
     try:
@@ -233,7 +241,9 @@ def legacy_message(
         else:
             head = _MESSAGE_V0.pack(offset, size - LOG_OVERHEAD, 0, 0, attributes)
     except StructError as error:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"a message cannot hold this offset or time: {error}") from None
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"the offset or timestamp of a message is out of range: {error}"
+        ) from None
     out = bytearray(head)
     for field in (key, value):
         if field is None:

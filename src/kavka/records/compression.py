@@ -1,10 +1,10 @@
-"""The four compression types of record batches, with a limit on the decompressed size.
+"""The four compression types of record batches. Decompression limits the size of its result.
 
 - gzip: RFC 1952, with one or more members.
 - snappy: xerial framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian
   length and raw snappy). Raw snappy, which some older clients send, can also be read.
 - lz4: LZ4 frames. Clients of magic 0 included the magic number in the checksum of the frame
-  header. Both checksums can be read; `broken_lz4` writes the checksum of magic 0.
+  header. Decompression accepts both checksums; `broken_lz4` writes the checksum of magic 0.
 - zstd: plain frames, magic 2 only.
 """
 
@@ -29,7 +29,7 @@ CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_IDS: Final = {name: codec for codec, name in enumerate(CODEC_NAMES)}
 DEFAULT_LEVELS: Final = {GZIP: 6, LZ4: 9, ZSTD: 3}
 
-# The default limit for the decompressed size of a batch.
+# The default limit for the decompressed size of a batch, in bytes.
 MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
 
 # The maximum number of blocks, frames or members in a batch. Compressors fill blocks of 32 KB or
@@ -60,8 +60,8 @@ def codec_name(codec: int) -> str:
 
 
 def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: bool = False) -> bytes:
-    """Compress `data`. `broken_lz4` writes the lz4 header checksum that clients of magic 0
-    expect."""
+    """Return `data` compressed. `broken_lz4` writes the lz4 header checksum that clients of magic 0
+    expect. Raises UNSUPPORTED_COMPRESSION_TYPE for an unknown codec."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -76,8 +76,9 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: 
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
-    """Decompress `data`. Raises MESSAGE_TOO_LARGE if the result exceeds `max_size` bytes, before it
-    uses much more memory than that, and CORRUPT_MESSAGE if the data is malformed."""
+    """Return `data` decompressed. Raises DecompressedTooLarge if the result exceeds `max_size`
+    bytes, CORRUPT_MESSAGE if the data is malformed, and UNSUPPORTED_COMPRESSION_TYPE for an unknown
+    codec. The memory use never exceeds `max_size` by much."""
     decoder = _DECODERS.get(codec)
     if decoder is None:
         raise _unknown_codec(codec)
@@ -85,15 +86,15 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> by
 
 
 def _unknown_codec(codec: int) -> KafkaError:
-    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression type {codec}")
+    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression type {codec}")
 
 
 class DecompressedTooLarge(KafkaError):
-    """The decompressed data exceeds the limit."""
+    """The decompressed data exceeds the limit (MESSAGE_TOO_LARGE)."""
 
 
 def _too_large(max_size: int) -> KafkaError:
-    return DecompressedTooLarge(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
+    return DecompressedTooLarge(ErrorCode.MESSAGE_TOO_LARGE, f"the decompressed records exceed {max_size} bytes")
 
 
 def _check_blocks(name: str, count: int) -> None:
@@ -121,7 +122,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
         while not unpacker.eof:
             chunk = view[pos : pos + window]
             if not chunk:
-                raise corrupt("gzip: the stream ends too early")
+                raise corrupt("gzip: the stream is incomplete")
             try:
                 # zlib grows its output buffer from 16 KB and does not allocate the limit at once.
                 piece = unpacker.decompress(chunk, remaining + 1)
@@ -168,7 +169,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         length = int.from_bytes(view[pos : pos + 4], "big")
         pos += 4
         if length > end - pos:
-            raise corrupt(f"snappy: a block of {length} bytes, but {max(0, end - pos)} remain")
+            raise corrupt(f"snappy: a block has a length of {length} bytes, but {max(0, end - pos)} bytes remain")
         piece = _decompress_raw_snappy(view[pos : pos + length], remaining, max_size)
         pieces.append(piece)
         remaining -= len(piece)
@@ -180,7 +181,7 @@ def _decompress_raw_snappy(block: memoryview, remaining: int, max_size: int) -> 
     try:
         length = cramjam.snappy.decompress_raw_len(block)
         if length > _SNAPPY_MAX_RATIO * len(block):
-            raise corrupt(f"snappy: a block of {len(block)} bytes cannot unpack to {length}")
+            raise corrupt(f"snappy: a block of {len(block)} bytes cannot decompress to {length} bytes")
         if length > remaining:
             raise _too_large(max_size)
         return bytes(cramjam.snappy.decompress_raw(block))
@@ -220,10 +221,10 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     view = memoryview(data)
     size = len(view)
     if size < 7 or view[:4] != _LZ4_MAGIC:
-        raise corrupt("lz4: no frame starts here")
+        raise corrupt("lz4: the data does not start with a frame")
     flags = view[4]
-    block_max = _LZ4_BLOCK_SIZES.get(view[5] >> 4 & 7)
-    if flags >> 6 != 1 or flags & 2 or view[5] & 0x8F or block_max is None:
+    max_block_bytes = _LZ4_BLOCK_SIZES.get(view[5] >> 4 & 7)
+    if flags >> 6 != 1 or flags & 2 or view[5] & 0x8F or max_block_bytes is None:
         raise corrupt("lz4: the frame header is not valid")
     if flags & 1:
         raise corrupt("lz4: the frame needs a dictionary")
@@ -241,21 +242,21 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     pos = header_end + 1
     while True:
         if size - pos < 4:
-            raise corrupt("lz4: the frame ends too early")
+            raise corrupt("lz4: the frame is incomplete")
         length = int.from_bytes(view[pos : pos + 4], "little")
         pos += 4
         if length == 0:
             break
         packed = length < 0x80000000
         length &= 0x7FFFFFFF
-        if length > block_max or length + block_trailer > size - pos:
-            raise corrupt(f"lz4: a block of {length} bytes, but {size - pos} remain")
+        if length > max_block_bytes or length + block_trailer > size - pos:
+            raise corrupt(f"lz4: a block has the invalid length {length}; {size - pos} bytes remain")
         blocks.append((pos, length, packed))
         _check_blocks("lz4", len(blocks))
-        bound += min(block_max, length * _LZ4_MAX_RATIO) if packed else length
+        bound += min(max_block_bytes, length * _LZ4_MAX_RATIO) if packed else length
         pos += length + block_trailer
     if flags & 0x34 == 0x20:
-        return _decompress_lz4_blocks(view, blocks, block_max, max_size)
+        return _decompress_lz4_blocks(view, blocks, max_block_bytes, max_size)
 
     end = pos + (4 if flags & 4 else 0)
     frame = (
@@ -267,7 +268,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 
 
 def _decompress_lz4_blocks(
-    view: memoryview, blocks: list[tuple[int, int, bool]], block_max: int, max_size: int
+    view: memoryview, blocks: list[tuple[int, int, bool]], max_block_bytes: int, max_size: int
 ) -> bytes:
     """Decompress independent blocks without checksums, which Kafka's clients write."""
     pieces: list[bytes] = []
@@ -275,7 +276,7 @@ def _decompress_lz4_blocks(
     for pos, length, packed in blocks:
         piece = view[pos : pos + length]
         if packed:
-            limit = min(block_max, length * _LZ4_MAX_RATIO)
+            limit = min(max_block_bytes, length * _LZ4_MAX_RATIO)
             out = bytearray(limit)
             try:
                 written = cramjam.lz4.decompress_block_into(piece, out, output_len=limit)
@@ -298,8 +299,8 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _zstd_bound(view: memoryview, max_size: int) -> int:
-    """The maximum decompressed size of the frames in `view`, from their headers and block headers
-    (RFC 8878)."""
+    """Return the maximum decompressed size of the frames in `view`, computed from the headers of
+    the frames and blocks (RFC 8878). Stops above `max_size`."""
     bound = pos = count = 0
     size = len(view)
     while pos < size and bound <= max_size:
@@ -311,7 +312,7 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
             pos += 4 + int.from_bytes(view[pos : pos + 4], "little")
             continue
         if magic != _ZSTD_MAGIC or pos >= size:
-            raise corrupt("zstd: no frame starts here")
+            raise corrupt("zstd: a frame does not start with the magic number")
         descriptor = view[pos]
         single_segment = descriptor & 0x20
         pos += 1 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
@@ -322,13 +323,13 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
         last = 0
         while not last:
             if size - pos < 3:
-                raise corrupt("zstd: the frame ends too early")
+                raise corrupt("zstd: the frame is incomplete")
             header = int.from_bytes(view[pos : pos + 3], "little")
             last = header & 1
-            kind = header >> 1 & 3
+            block_type = header >> 1 & 3
             length = header >> 3
-            pos += 3 + (1 if kind == 1 else length)
-            frame += min(length, _ZSTD_BLOCK) if kind < 2 else _ZSTD_BLOCK
+            pos += 3 + (1 if block_type == 1 else length)
+            frame += min(length, _ZSTD_BLOCK) if block_type < 2 else _ZSTD_BLOCK
             count += 1
             _check_blocks("zstd", count)
         bound += min(frame, content) if size_bytes else frame
@@ -340,7 +341,7 @@ def _decompress_into(
     unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
 ) -> bytes:
     """Decompress into a buffer of `bound` or `max_size + 1` bytes, whichever is smaller. The
-    decoder stops at its end. Pages of the buffer that are not written use no memory."""
+    decoder stops at the end of the buffer. Unused pages of the buffer occupy no memory."""
     out = bytearray(min(bound, max_size + 1))
     try:
         written = unpack(data, out)
@@ -354,7 +355,8 @@ def _decompress_into(
 
 
 def _header_checksum(descriptor: bytes) -> int:
-    """The second byte of XXH32 with seed 0, for the fewer than 16 bytes of a frame header."""
+    """Return the second byte of the XXH32 hash with seed 0. `descriptor` must have fewer than 16
+    bytes."""
     mask = 0xFFFFFFFF
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     value = p5 + len(descriptor)

@@ -1,4 +1,4 @@
-"""Control records: the markers that end a transaction in a partition.
+"""Control records: the end markers of transactions in a partition.
 
 A control batch is a magic 2 batch with the control bit and one record. The key of the record has a
 version (i16) and a type (i16: 0 abort, 1 commit). The value of an end marker has a version (i16)
@@ -24,6 +24,8 @@ _VERSION = 0
 
 
 class EndMarker(NamedTuple):
+    """The end marker of a transaction. `commit` is False for an abort."""
+
     commit: bool
     coordinator_epoch: int
 
@@ -38,7 +40,8 @@ def end_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """The batch that commits or aborts the transaction of `producer_id` in a partition."""
+    """Return the control batch that commits or aborts the transaction of `producer_id` in a
+    partition."""
     builder = BatchBuilder(
         base_offset=base_offset,
         producer_id=producer_id,
@@ -53,30 +56,31 @@ def end_marker(
 
 
 def control_type(key: bytes | None) -> int:
-    """The type in the key of a control record: ABORT, COMMIT, or a type that this broker
-    ignores."""
+    """Return the type in the key of a control record: ABORT, COMMIT, or a type that this broker
+    ignores. Raises CORRUPT_MESSAGE for a malformed key."""
     if key is None or len(key) < _KEY.size:
         raise corrupt("a control record's key is too short")
-    version, kind = _KEY.unpack_from(key)
+    version, record_type = _KEY.unpack_from(key)
     if version < 0:
-        raise corrupt(f"a control record's key has version {version}")
-    return int(kind)
+        raise corrupt(f"a control record's key has the invalid version {version}")
+    return int(record_type)
 
 
 def parse_end_marker(batch: Batch, verify_crc: bool = True) -> EndMarker | None:
-    """The end marker in a control batch, or None if its record has another type or compaction has
-    removed the record."""
+    """Return the end marker in a control batch, or None if its record has another type or
+    compaction has removed the record. Raises CORRUPT_MESSAGE if the batch is not a control batch or
+    is malformed."""
     if not batch.is_control:
-        raise corrupt("not a control batch")
+        raise corrupt("the batch is not a control batch")
     record = next(batch_records(batch, verify_crc), None)
     if record is None:
         return None
-    kind = control_type(record.key)
-    if kind not in (ABORT, COMMIT):
+    record_type = control_type(record.key)
+    if record_type not in (ABORT, COMMIT):
         return None
     if record.value is None or len(record.value) < _VALUE.size:
-        raise corrupt("the value of a transaction's end marker is too short")
+        raise corrupt("the value of an end marker is too short")
     version, epoch = _VALUE.unpack_from(record.value)
     if version < 0:
-        raise corrupt(f"a transaction's end marker has version {version}")
-    return EndMarker(kind == COMMIT, epoch)
+        raise corrupt(f"the end marker of a transaction has the invalid version {version}")
+    return EndMarker(record_type == COMMIT, epoch)

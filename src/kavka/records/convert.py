@@ -10,12 +10,12 @@ from kavka.records.reader import batch_records
 
 
 def down_convert(buf: Buffer, to_magic: int, first_offset: int = 0, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
-    """Convert the complete batches in `buf` to a message set of magic 0 or 1 with the same offsets.
+    """Return the complete batches in `buf` as a message set of magic 0 or 1 with the same offsets.
 
     Record headers and control batches are omitted, because the old formats do not have them, so the
-    result may be empty. Records before `first_offset` are omitted from uncompressed batches only;
-    consumers skip them in compressed batches. Batches of magic `to_magic` or less are copied.
-    Raises UNSUPPORTED_COMPRESSION_TYPE for zstd, and MESSAGE_TOO_LARGE for batches that exceed
+    result may be empty. Records before `first_offset` are omitted, except in compressed batches,
+    where the consumer skips them. Batches of magic `to_magic` or less are copied unchanged. Raises
+    UNSUPPORTED_COMPRESSION_TYPE for zstd, and MESSAGE_TOO_LARGE for batches that exceed
     kavka.records.limits.
     """
     out = bytearray()

@@ -1,7 +1,8 @@
-"""Converts the records of `__consumer_offsets` and `__transaction_state` to JSON, with Kafka's
-names in Kafka's order.
+"""Converts the records of `__consumer_offsets` and `__transaction_state` to JSON. The names and the
+order of the fields are Kafka's.
 
-Fields that the version of a record does not have, and tagged fields that are not set, are omitted.
+Fields that the version of a record does not have are omitted, and so are tagged fields that are not
+set.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kavka.common.types import uuid_text
 from kavka.protocol.messages import consumer_protocol, offsets_topic, transaction_log
 from kavka.protocol.primitives import Message, ProtocolError, TopMessage
 
-# The key and value types of a record by the version at the start of its key.
+# The classes of the key and the value of a record, by the version at the start of its key.
 OFFSET_TOPIC: dict[int, tuple[type[TopMessage], type[TopMessage]]] = {
     0: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
     1: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
@@ -41,8 +42,9 @@ TRANSACTION_STATES = (
     "PrepareEpochFence",
 )  # fmt: skip
 
-# The versions that have a field (class, name), for fields that not all versions have.
-_VERSIONS = {
+# The versions that have a field, by (class, field). All versions have the fields that are not
+# listed.
+_FIELD_VERSIONS = {
     ("OffsetCommitValue", "leader_epoch"): range(3, 1000),
     ("OffsetCommitValue", "expire_timestamp"): range(1, 2),
     ("GroupMetadataValue", "current_state_timestamp"): range(2, 1000),
@@ -52,7 +54,7 @@ _VERSIONS = {
     ("ConsumerProtocolSubscription", "generation_id"): range(2, 1000),
     ("ConsumerProtocolSubscription", "rack_id"): range(3, 1000),
 }
-_TAGGED = {
+_TAGGED_FIELDS = {
     ("OffsetCommitValue", "topic_id"),
     ("ConsumerGroupMetadataValue", "metadata_hash"),
     ("ConsumerGroupTargetAssignmentMetadataValue", "assignment_timestamp"),
@@ -66,37 +68,42 @@ _VERSION = Struct(">h")
 
 
 class Decoded(NamedTuple):
-    """`message` is None if the version is not supported."""
+    """A key or value and its version. `message` is None if the version is not supported."""
 
     version: int
     message: TopMessage | None
 
 
 def version_of(data: bytes) -> int:
+    """Return the version at the start of a key or value. Raises ProtocolError if it is
+    incomplete."""
     if len(data) < 2:
-        raise ProtocolError(f"{len(data)} bytes are too few for a record's version")
+        raise ProtocolError(f"a key or value of {len(data)} bytes is too short for a version")
     return int(_VERSION.unpack_from(data)[0])
 
 
-def decode(kind: type[TopMessage], data: bytes) -> Decoded:
+def decode(message_class: type[TopMessage], data: bytes) -> Decoded:
+    """Decode a key or value with its version. Raises ProtocolError if it is malformed."""
     version = version_of(data)
-    if not kind.MIN_VERSION <= version <= kind.MAX_VERSION:
+    if not message_class.MIN_VERSION <= version <= message_class.MAX_VERSION:
         return Decoded(version, None)
-    return Decoded(version, kind.decode(data, 2, version)[0])
+    return Decoded(version, message_class.decode(data, 2, version)[0])
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """The fields of a message that `version` has, with bytes as base64 and ids as Kafka writes
-    them."""
-    name = type(message).__name__
+    """Return the fields of a message that `version` has. Bytes are base64, and UUIDs are in Kafka's
+    text form."""
+    class_name = type(message).__name__
     document: dict[str, Any] = {}
     fields: tuple[str, ...] = type(message).__slots__
     for field in fields:
         value = getattr(message, field)
-        qualified = name, field
-        if qualified in _VERSIONS and version not in _VERSIONS[qualified]:
+        qualified_field = class_name, field
+        if qualified_field in _FIELD_VERSIONS and version not in _FIELD_VERSIONS[qualified_field]:
             continue
-        if qualified in _TAGGED and (value is None or value == [] or value == getattr(type(message)(), field)):
+        if qualified_field in _TAGGED_FIELDS and (
+            value is None or value == [] or value == getattr(type(message)(), field)
+        ):
             continue
         document[_camel(field)] = _json_value(value, version)
     return document
@@ -112,30 +119,35 @@ def group_metadata_to_json(value: offsets_topic.GroupMetadataValue, version: int
     return group
 
 
-def _embedded(kind: type[TopMessage], data: bytes) -> Any:
+def _embedded(message_class: type[TopMessage], data: bytes) -> Any:
+    """Return an embedded message as JSON, or base64 if it is malformed."""
     if not data:
         return {}
-    version = min(version_of(data), kind.MAX_VERSION)
+    version = min(version_of(data), message_class.MAX_VERSION)
     try:
-        return to_json(kind.decode(data, 2, version)[0], version)
+        return to_json(message_class.decode(data, 2, version)[0], version)
     except ProtocolError:
         return base64.b64encode(data).decode()
 
 
 def record_to_json(
-    kinds: dict[int, tuple[type[TopMessage], type[TopMessage]]], key: bytes, value: bytes | None
+    classes_by_version: dict[int, tuple[type[TopMessage], type[TopMessage]]], key: bytes, value: bytes | None
 ) -> dict[str, Any] | None:
-    """A record as Kafka's formatters show it: its key and its value, each with its version. None if
-    the version of the key is not in `kinds`. Raises ProtocolError for malformed records."""
-    kind = version_of(key)
-    if kind not in kinds:
+    """Return a record as Kafka's formatters print it: its key and its value, each with its version.
+    Return None if the version of the key is not in `classes_by_version`. Raises ProtocolError if
+    the record is malformed."""
+    key_version = version_of(key)
+    if key_version not in classes_by_version:
         return None
-    key_type, value_type = kinds[kind]
-    message = decode(key_type, key).message
+    key_class, value_class = classes_by_version[key_version]
+    message = decode(key_class, key).message
     assert message is not None
-    document: dict[str, Any] = {"key": {"version": kind, "data": to_json(message, kind)}, "value": None}
+    document: dict[str, Any] = {
+        "key": {"version": key_version, "data": to_json(message, key_version)},
+        "value": None,
+    }
     if value is not None:
-        version, decoded = decode(value_type, value)
+        version, decoded = decode(value_class, value)
         document["value"] = {"version": version, "data": "unknown" if decoded is None else to_json(decoded, version)}
     return document
 

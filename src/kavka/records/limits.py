@@ -2,9 +2,8 @@
 
 A few kilobytes of compressed data can decompress to gigabytes and to millions of records. The
 limits grow with the size of the compressed batch, so that the cost of decompression is at most a
-fixed multiple of the cost of sending the batch. Each limit has a minimum that regular batches do
-not exceed.
-docs/decisions/0007-limits-of-decoding.md has the figures.
+fixed multiple of the cost of sending the batch. Each limit has a minimum, which regular batches do
+not exceed. docs/decisions/0007-limits-of-decoding.md has the figures.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ SMALL_UNPACKED_BYTES: Final = 64 * 1024
 
 # The time for which one request may decompress batches on the event loop. Worker threads decompress
 # further batches.
-LOOP_S: Final = 0.025
+MAX_DECOMPRESSION_ON_LOOP_S: Final = 0.025
 # The time for which worker threads may decompress the batches of one request, equal to the request
 # timeout of Java clients. Partitions after that fail with REQUEST_TIMED_OUT, and clients retry.
-OPENING_S: Final = 30.0
+MAX_DECOMPRESSION_IN_WORKERS_S: Final = 30.0
 
 
 def unpacked_limit(size: int) -> int:
@@ -42,8 +41,9 @@ def record_limit(size: int) -> int:
 
 
 def check_count(count: int, size: int) -> None:
+    """Raise MESSAGE_TOO_LARGE if a compressed batch of `size` bytes has too many records."""
     limit = record_limit(size)
     if count > limit:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a compressed batch of {size} bytes holds more than {limit} records"
+            ErrorCode.MESSAGE_TOO_LARGE, f"a compressed batch of {size} bytes has more than {limit} records"
         )

@@ -1,4 +1,4 @@
-"""The slow path of produce validation, for batches that the fast path in `validate` does not
+"""The slow path of produce validation, for all batches that the fast path in `validate` does not
 accept.
 
 The checks are in Kafka's order, so that a batch with several errors has the same error code as in
@@ -39,24 +39,24 @@ from kavka.records.limits import (
 )
 from kavka.records.reader import batch_body, batch_records, parse_body
 from kavka.records.record import Record
-from kavka.records.rules import InvalidRecordError, ProduceRules, TooLargeToOpenHere, ValidatedBatch
+from kavka.records.rules import InvalidRecordError, MustDecompressInWorker, ProduceRules, ValidatedBatch
 
-_SHOWN_ERRORS = 3
-# Validation stops after this many invalid records, because a producer uses the list only as a hint.
-_REPORTED_ERRORS = 10
+_MAX_SHOWN_ERRORS = 3
+# Validation stops after this many invalid records: a few examples suffice for the producer.
+_MAX_REPORTED_ERRORS = 10
 
 
 def normalise_small(
     buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
 ) -> ValidatedBatch:
-    """Like `normalise_produce`. Raises TooLargeToOpenHere if that may take more than a few
-    milliseconds."""
+    """Like `normalise_produce`, but raises MustDecompressInWorker if the validation may take more
+    than a few milliseconds."""
     if len(buf) > SMALL_BATCH_BYTES:
-        raise TooLargeToOpenHere
+        raise MustDecompressInWorker
     try:
         return normalise_produce(buf, rules, now_ms, api_version, from_client, SMALL_UNPACKED_BYTES)
     except DecompressedTooLarge:
-        raise TooLargeToOpenHere from None
+        raise MustDecompressInWorker from None
 
 
 def normalise_produce(
@@ -67,8 +67,8 @@ def normalise_produce(
     from_client: bool,
     max_unpacked: int = MAX_UNPACKED_BYTES,
 ) -> ValidatedBatch:
-    """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE if a batch
-    decompresses to more than `max_unpacked`, or than kavka.records.limits allows."""
+    """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE if the decompressed
+    size of a batch exceeds `max_unpacked` or kavka.records.limits."""
     received_batches = _check_headers(buf, rules, api_version, from_client)
     if from_client and rules.timestamp_type == LOG_APPEND_TIME:
         for batch in received_batches:
@@ -88,8 +88,9 @@ def _invalid(message: str) -> KafkaError:
 def _check_headers(
     buf: memoryview | bytearray, rules: ProduceRules, api_version: int, from_client: bool
 ) -> list[Batch]:
-    """The batches of the request, with valid headers: exactly one, or several uncompressed
-    messages. An incomplete batch at the end is ignored, as in Kafka."""
+    """Check the headers and return the batches of the request: exactly one batch, or several
+    uncompressed messages. An incomplete batch at the end is ignored, as in Kafka. Raises
+    KafkaError."""
     received_batches = list(batches(buf))
     if not received_batches:
         raise _invalid("the records of a partition must contain a complete record batch")
@@ -111,7 +112,7 @@ def _check_headers(
             raise too_large(batch.size, rules)
         batch.ensure_crc()
     if len(received_batches) > 1 and any(batch.magic == 2 or batch.codec for batch in received_batches):
-        raise _invalid("a compressed message or a batch of magic 2 must be the only one of its partition")
+        raise _invalid("a partition must not have other batches next to a compressed message or a batch of magic 2")
     return received_batches
 
 
@@ -181,11 +182,11 @@ def _normalise_batch(
 def _check_counts(batch: Batch, count: int) -> None:
     delta = batch.last_offset - batch.base_offset
     if count <= 0:
-        raise _invalid(f"a batch of {count} records")
+        raise _invalid(f"a batch has the invalid record count {count}")
     if count != delta + 1:
-        raise _invalid(f"a batch of {count} records whose offsets run from 0 to {delta}")
+        raise _invalid(f"a batch has {count} records, but the last offset delta is {delta}")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
-        raise _invalid(f"producer {batch.producer_id} sent sequence number {batch.base_sequence}")
+        raise _invalid(f"producer {batch.producer_id} sent the invalid sequence number {batch.base_sequence}")
     if batch.is_control:
         raise _invalid("clients may not write control records")
 
@@ -195,6 +196,8 @@ def _append_time(batch: Batch) -> int | None:
 
 
 def _open(batch: Batch, rules: ProduceRules, max_unpacked: int) -> bytes:
+    """Return the decompressed body of a batch. Raises MESSAGE_TOO_LARGE, and INVALID_RECORD for
+    malformed data."""
     try:
         if batch.codec:
             check_count(batch.count or 0, batch.size)
@@ -204,11 +207,11 @@ def _open(batch: Batch, rules: ProduceRules, max_unpacked: int) -> bytes:
 
 
 def _normalise_messages(messages: list[Batch], rules: ProduceRules, now_ms: int, max_unpacked: int) -> ValidatedBatch:
-    """Convert messages of magic 0 or 1 to one batch. Their offsets are ignored, because the broker
-    assigns new ones."""
-    source = messages[0].codec
+    """Convert messages of magic 0 or 1 to one magic 2 batch. The offsets of the messages are
+    ignored, because the broker assigns new offsets."""
+    source_codec = messages[0].codec
     max_unpacked = min(max_unpacked, rules.max_decompressed)
-    builder = BatchBuilder(codec=source if rules.codec is None else rules.codec, level=rules.level)
+    builder = BatchBuilder(codec=source_codec if rules.codec is None else rules.codec, level=rules.level)
 
     def records() -> Iterator[Record]:
         for message in messages:
@@ -226,11 +229,12 @@ def _normalise_messages(messages: list[Batch], rules: ProduceRules, now_ms: int,
 def _check_records(
     records: Iterator[Record], rules: ProduceRules, now_ms: int, *, check_offsets: bool, is_rebuilt: bool
 ) -> int:
-    """Check all records against the topic's rules and return their largest timestamp.
+    """Check all records against the topic's rules and return their largest timestamp. Raises
+    InvalidRecordError.
 
-    Kafka cannot write a negative timestamp other than -1, so a rebuilt batch must not have one. For
-    such a batch Kafka returns UNKNOWN_SERVER_ERROR, this broker INVALID_TIMESTAMP. If the batch is
-    not rebuilt, both store such a timestamp.
+    Kafka cannot write a negative timestamp other than -1, so a rebuilt batch must not have such a
+    timestamp. For such a batch Kafka returns UNKNOWN_SERVER_ERROR, and this broker returns
+    INVALID_TIMESTAMP. If the batch is not rebuilt, both store the timestamp.
     """
     compacted = rules.compacted
     is_create_time = rules.timestamp_type == CREATE_TIME
@@ -255,12 +259,12 @@ def _check_records(
             code = ErrorCode.INVALID_TIMESTAMP
         if problem is not None:
             errors.append((index, problem))
-            if len(errors) == _REPORTED_ERRORS:
+            if len(errors) == _MAX_REPORTED_ERRORS:
                 break
     if errors:
-        summary = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_SHOWN_ERRORS])
-        number = f"{len(errors)} or more" if len(errors) == _REPORTED_ERRORS else str(len(errors))
-        raise InvalidRecordError(f"{number} records are invalid: {summary}", errors, code)
+        summary = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_MAX_SHOWN_ERRORS])
+        error_count = f"{len(errors)} or more" if len(errors) == _MAX_REPORTED_ERRORS else str(len(errors))
+        raise InvalidRecordError(f"{error_count} records are invalid: {summary}", errors, code)
     return largest_timestamp
 
 

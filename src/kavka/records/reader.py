@@ -1,8 +1,9 @@
-"""Readers of the records in batches, of all formats and with all codecs.
+"""Reads the records of batches, of all formats and codecs.
 
-Malformed data (lengths, counts, overlong numbers, nested wrappers) raises CORRUPT_MESSAGE. Data
+Malformed data (lengths, counts, overlong varints, nested wrappers) raises CORRUPT_MESSAGE. Data
 that decompresses to more than the limit raises MESSAGE_TOO_LARGE. Records are parsed lazily, so the
-batch and `max_decompressed` bound the memory, and an error may be raised after the first records.
+memory use is limited by the size of the batch and `max_decompressed`, and an error may be raised
+after the first records were returned.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def read_records(
     *,
     include_control: bool = False,
 ) -> Iterator[Record]:
-    """The records of all complete batches in `buf`, in order. Control batches are skipped unless
-    `include_control` is set. The first batch of a fetch may start before the fetch offset; the
-    caller must skip the records before it."""
+    """Yield the records of all complete batches in `buf`, in order. Control batches are skipped
+    unless `include_control` is set. The first batch of a fetch may start before the fetch offset;
+    the caller must skip the records before the fetch offset."""
     for batch in batches(buf):
         if include_control or not batch.is_control:
             yield from batch_records(batch, verify_crc, max_decompressed)
@@ -35,9 +36,9 @@ def read_records(
 def batch_records(
     batch: Batch, verify_crc: bool = True, max_decompressed: int = MAX_DECOMPRESSED, *, limited: bool = False
 ) -> Iterator[Record]:
-    """The records of one batch (magic 2), or of one message or wrapper (magic 0, 1).
-
-    With `limited`, raises MESSAGE_TOO_LARGE also if the batch exceeds kavka.records.limits.
+    """Return an iterator over the records of one batch (magic 2), or of one message or wrapper
+    (magic 0, 1). With `limited`, also raises MESSAGE_TOO_LARGE if the batch exceeds
+    kavka.records.limits.
     """
     if limited and batch.codec:
         max_decompressed = min(max_decompressed, unpacked_limit(batch.size))
@@ -54,7 +55,7 @@ def batch_records(
 
 
 def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
-    """The decompressed bytes of the records of a magic 2 batch."""
+    """Return the decompressed bytes of the records of a magic 2 batch."""
     body = memoryview(batch.buf)[batch.start + HEADER_SIZE : batch.end]
     return decompress(batch.codec, body, max_decompressed) if batch.codec else bytes(body)
 
@@ -62,9 +63,9 @@ def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
 def parse_body(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[Record]:
-    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE if it does
-    not have exactly `count` records. It is one long function, because calls per record would be
-    slow."""
+    """Yield the records in `body`, the decompressed records of a magic 2 batch. Raises
+    CORRUPT_MESSAGE if `body` does not have exactly `count` records. The function is long, because a
+    call per record would be slow."""
     new = tuple.__new__
     size = len(body)
     pos = 0
@@ -72,50 +73,50 @@ def parse_body(
     try:
         for _ in range(count):
             # Varints of one byte, and lengths of two bytes, are decoded inline.
-            number = body[pos]
-            if number < 128:
+            varint = body[pos]
+            if varint < 128:
                 pos += 1
-                length = number >> 1 ^ -(number & 1)
+                length = varint >> 1 ^ -(varint & 1)
             else:
                 second = body[pos + 1]
                 if second < 128:
                     pos += 2
-                    number = number & 127 | second << 7
-                    length = number >> 1 ^ -(number & 1)
+                    varint = varint & 127 | second << 7
+                    length = varint >> 1 ^ -(varint & 1)
                 else:
                     length, pos = decode_varint(body, pos)
             end = pos + length
             if end > size or length < 0:
-                raise corrupt(f"a record of {length} bytes, but {size - pos} remain")
+                raise corrupt(f"a record has a length of {length} bytes, but {size - pos} bytes remain in the batch")
 
             # The attributes of the record, an unused byte, precede the timestamp delta.
             pos += 1
-            number = body[pos]
-            if number < 128:
+            varint = body[pos]
+            if varint < 128:
                 pos += 1
-                delta = number >> 1 ^ -(number & 1)
+                delta = varint >> 1 ^ -(varint & 1)
             else:
                 delta, pos = decode_varint(body, pos, 10)
             if append_time is None:
                 timestamp = base_timestamp + delta
 
-            number = body[pos]
-            if number < 128:
+            varint = body[pos]
+            if varint < 128:
                 pos += 1
-                delta = number >> 1 ^ -(number & 1)
+                delta = varint >> 1 ^ -(varint & 1)
             else:
                 second = body[pos + 1]
                 if second < 128:
                     pos += 2
-                    number = number & 127 | second << 7
-                    delta = number >> 1 ^ -(number & 1)
+                    varint = varint & 127 | second << 7
+                    delta = varint >> 1 ^ -(varint & 1)
                 else:
                     delta, pos = decode_varint(body, pos)
 
-            number = body[pos]
-            if number < 128:
+            varint = body[pos]
+            if varint < 128:
                 pos += 1
-                length = number >> 1 ^ -(number & 1)
+                length = varint >> 1 ^ -(varint & 1)
             else:
                 length, pos = decode_varint(body, pos)
             if length >= 0:
@@ -125,18 +126,18 @@ def parse_body(
             elif length == -1:
                 key = None
             else:
-                raise corrupt(f"a record's key has {length} bytes")
+                raise corrupt(f"a record's key has the invalid length {length}")
 
-            number = body[pos]
-            if number < 128:
+            varint = body[pos]
+            if varint < 128:
                 pos += 1
-                length = number >> 1 ^ -(number & 1)
+                length = varint >> 1 ^ -(varint & 1)
             else:
                 second = body[pos + 1]
                 if second < 128:
                     pos += 2
-                    number = number & 127 | second << 7
-                    length = number >> 1 ^ -(number & 1)
+                    varint = varint & 127 | second << 7
+                    length = varint >> 1 ^ -(varint & 1)
                 else:
                     length, pos = decode_varint(body, pos)
             if length >= 0:
@@ -146,16 +147,16 @@ def parse_body(
             elif length == -1:
                 value = None
             else:
-                raise corrupt(f"a record's value has {length} bytes")
+                raise corrupt(f"a record's value has the invalid length {length}")
 
             if body[pos] == 0:
                 pos += 1
                 headers: tuple[Header, ...] = ()
             else:
                 headers, pos = _parse_headers(body, pos, end)
-            # This also detects inner lengths that reach past the record.
+            # This also detects fields that extend past the end of the record.
             if pos != end:
-                raise corrupt("a record's fields do not fill it")
+                raise corrupt("a record's fields do not end at the end of the record")
             yield new(Record, (base_offset + delta, timestamp, key, value, headers))
     except IndexError:
         raise corrupt(f"a batch of {count} records ends before the last of them") from None
@@ -166,17 +167,21 @@ def parse_body(
 def _parse_headers(body: bytes, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, pos = decode_varint(body, pos)
     if count < 0 or count * 2 > end - pos:
-        raise corrupt(f"a record has {count} headers")
+        raise corrupt(f"a record has the invalid header count {count}")
     headers: list[Header] = []
     for _ in range(count):
         length, pos = decode_varint(body, pos)
         if length < 0 or length > end - pos:
-            raise corrupt(f"the key of a header has {length} bytes, but {end - pos} remain")
+            raise corrupt(
+                f"the key of a header has a length of {length} bytes, but {end - pos} bytes remain in the record"
+            )
         key = body[pos : pos + length].decode("utf-8", "surrogateescape")
         pos += length
         length, pos = decode_varint(body, pos)
         if length < -1 or length > end - pos:
-            raise corrupt(f"the value of a header has {length} bytes, but {end - pos} remain")
+            raise corrupt(
+                f"the value of a header has a length of {length} bytes, but {end - pos} bytes remain in the record"
+            )
         if length == -1:
             headers.append((key, None))
         else:
@@ -191,7 +196,7 @@ def _message(message: Batch, offset: int, timestamp: int) -> Record:
 
 
 def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bool) -> Iterator[Record]:
-    """The inner messages of a compressed message.
+    """Yield the inner messages of a compressed message.
 
     In magic 0 the inner messages have absolute offsets. In magic 1 the offsets are relative: the
     last message has the offset of the wrapper. Some producers send the offset 0 in the wrapper; the
@@ -200,7 +205,8 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bo
     """
     if wrapper.codec >= ZSTD:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"magic {wrapper.magic} has no compression type {wrapper.codec}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"magic {wrapper.magic} does not support compression type {wrapper.codec}",
         )
     _, packed = legacy_key_value(wrapper.buf, wrapper)
     if packed is None:
@@ -211,7 +217,7 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bo
         if limited and not count % 1000:
             check_count(count, wrapper.size)
         if message.magic != wrapper.magic:
-            raise corrupt(f"a message of magic {message.magic} is inside one of magic {wrapper.magic}")
+            raise corrupt(f"a message of magic {message.magic} is inside a message of magic {wrapper.magic}")
         if message.codec:
             raise corrupt("a compressed message is inside a compressed message")
         end = message.end
@@ -219,7 +225,7 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bo
     if end == 0:
         raise corrupt("a compressed message has no inner messages")
     if end != len(data):
-        raise corrupt("the last message inside a compressed one is incomplete")
+        raise corrupt("the last message inside a compressed message is incomplete")
     shift = wrapper.last_offset - last if wrapper.magic == 1 and wrapper.last_offset else 0
     append_time = wrapper.max_timestamp if wrapper.magic == 1 and wrapper.timestamp_type == LOG_APPEND_TIME else None
     for message in batches(data):

@@ -9,11 +9,11 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """`timestamp` is -1 if the record has none (magic 0). For a builder, `offset` -1 means the next
-    offset.
+    """A record. `timestamp` is -1 if the record has no timestamp (magic 0). In a record for a
+    builder, `offset` -1 means the next offset.
 
-    Header keys that are not UTF-8 are decoded with surrogate escapes, so that they are written
-    unchanged.
+    Header keys that are not UTF-8 are decoded with surrogate escapes, so that encoding them
+    restores their bytes.
     """
 
     offset: int = -1

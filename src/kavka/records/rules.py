@@ -1,4 +1,4 @@
-"""The rules of a topic for records, and the result of validation."""
+"""The rules of a topic for produced records, and the result of their validation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import CREATE_TIME, LOG_APPEND_TIME
 from kavka.records.limits import MAX_UNPACKED_BYTES
 
-NO_BOUND = (1 << 63) - 1  # Kafka's Long.MAX_VALUE: no bound for timestamps.
+# Long.MAX_VALUE, Kafka's default: timestamps have no bound.
+NO_BOUND = (1 << 63) - 1
 LATEST_API_VERSION = 1 << 15
 
 
-class TooLargeToOpenHere(Exception):
+class MustDecompressInWorker(Exception):
     """The batch must be decompressed, which may block the event loop for too long. The caller must
     validate it in a worker thread."""
 
 
 class InvalidRecordError(KafkaError):
-    """Single records are invalid. `record_errors` has the index of each invalid record in its batch
-    and a message."""
+    """Some records of a batch are invalid. `record_errors` has the index in the batch and a message
+    for each of them."""
 
     def __init__(
         self, message: str, record_errors: list[tuple[int, str]], code: ErrorCode = ErrorCode.INVALID_RECORD
@@ -31,8 +32,8 @@ class InvalidRecordError(KafkaError):
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ProduceRules:
-    """The configuration of a topic that validation needs. It is created when the configuration
-    changes, not for every request.
+    """The configuration of a topic that validation needs. The rules are created when the
+    configuration changes, not for every request.
 
     - `codec`: the stored codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd), or None for
       compression.type=producer;
@@ -62,11 +63,11 @@ class ProduceRules:
 
 
 class ValidatedBatch(NamedTuple):
-    """One valid magic 2 batch. Before it is appended, the caller must call
+    """A valid magic 2 batch. Before an append, the caller must call
     `assign_offsets(buffer, base_offset, leader_epoch, append_time)`.
 
     `buffer` is the buffer of the caller, or a new bytearray if `rewritten`. `append_time` is None
-    under CreateTime; under LogAppendTime it is the time to assign and equals `max_timestamp`.
+    under CreateTime. Under LogAppendTime it is the timestamp to assign, and equals `max_timestamp`.
     """
 
     buffer: memoryview | bytearray

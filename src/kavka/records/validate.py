@@ -1,11 +1,11 @@
-"""Validation of produced records, before a leader appends them.
+"""Validates produced records before a leader appends them.
 
 `validate_produce` has a fast path for the batches of current clients: it checks the header, the CRC
 and the record lengths, and returns the buffer of the caller
-(docs/decisions/0001-produce-validation.md has the figures). All other batches go to
-`kavka.records.normalise`. It raises the error that Kafka would return, checks the records if a rule
-requires it (compacted topics, bounds on timestamps), or rewrites them (another compression type,
-magic 0 or 1).
+(docs/decisions/0001-produce-validation.md has the figures). `kavka.records.normalise` validates all
+other batches. It raises the error that Kafka would return, checks the records if a rule requires
+this (compacted topics, bounds on timestamps), or rewrites them (another compression type, magic 0
+or 1).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kavka.records.batch import HEADER, HEADER_SIZE, MIN_RECORD_SIZE
 from kavka.records.normalise import normalise_produce, normalise_small
 from kavka.records.rules import LATEST_API_VERSION, ProduceRules, ValidatedBatch
 
-# For up to this many records all record lengths are checked. Larger offset deltas have two bytes or
-# more, a pattern rare enough in other data to be searched for.
-_WALK_UP_TO = 64
-_TAIL = 4096
+# Up to this many records, all record lengths are checked. For more records, the last offset delta
+# has two bytes or more. Such a pattern is rare in other data, so it can be searched for.
+_MAX_WALKED_RECORDS = 64
+_MAX_TAIL_BYTES = 4096
 _NOWHERE = 1 << 40
-# The distance to the next record, by the first byte of a length of one byte (_SHORT) and of two
-# bytes (_LONGER, without the second byte). Odd numbers are negative lengths and point past any
-# buffer.
+# The distance to the next record, by the first byte of a length of one byte (_SHORT) or two bytes
+# (_LONGER, without the second byte). Odd bytes are negative lengths: their distance leads past the
+# end of any buffer.
 _SHORT = tuple(_NOWHERE if byte & 1 else 1 + (byte >> 1) for byte in range(128))
 _LONGER = tuple(_NOWHERE if byte & 1 else 2 + ((byte & 127) >> 1) for byte in range(256))
 # The fast path accepts only the attribute bits of codec, transactional and delete horizon.
@@ -39,19 +39,19 @@ def validate_produce(
     from_client: bool = True,
     on_loop: bool = False,
 ) -> ValidatedBatch:
-    """Check the records of one partition of a Produce request or, with `from_client` False, of a
-    coordinator.
+    """Validate the records of one partition of a Produce request or, if `from_client` is False, of
+    a coordinator. Returns the batch to append.
 
-    `buf` is writable and contains exactly the records field. Errors leave it unchanged:
+    `buf` must be writable and contain exactly the records field. These errors leave it unchanged:
 
     - CORRUPT_MESSAGE: wrong sizes or CRC;
     - INVALID_RECORD: wrong counts or offsets, missing keys, control records, not exactly one batch
-      (InvalidRecordError if single records are invalid);
+      (InvalidRecordError if some records are invalid);
     - MESSAGE_TOO_LARGE, also for the decompressed size;
     - INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
 
-    With `on_loop`, raises TooLargeToOpenHere if the batch must be decompressed and that may take
-    more than a few milliseconds.
+    With `on_loop`, raises MustDecompressInWorker if the batch must be decompressed and that may
+    take more than a few milliseconds.
     """
     size = len(buf)
     if size >= HEADER_SIZE:
@@ -77,7 +77,7 @@ def validate_produce(
                 or (base_timestamp >= -1 and max_timestamp >= -1 and max_timestamp - now_ms <= rules.after_max_ms)
             )
             and crc32c(buf[21:]) == crc
-            and (codec or body_holds(buf, size, count))
+            and (codec or has_record_count(buf, size, count))
         ):
             if rules.timestamp_type:
                 max_timestamp = append_time = now_ms
@@ -94,18 +94,18 @@ def validate_produce(
     return normalise(buf, rules, now_ms, api_version, from_client)
 
 
-def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
+def has_record_count(buf: memoryview | bytearray, size: int, count: int) -> bool:
     """Whether the body of an uncompressed magic 2 batch of `size` bytes has exactly `count`
     records.
 
-    If there are many records, the last one, whose offset delta must be count - 1, is searched from
-    the end. The search takes a microsecond, a scan of all lengths 0.1 microseconds per record. The
-    search detects any wrong count that is not forged inside the bytes of a record. If the search
-    fails, the scan decides.
+    If there are many records, the last record is searched from the end of the body: its offset
+    delta must be count - 1. The search takes a microsecond, a scan of all lengths 0.1 microseconds
+    per record. The search detects a wrong count unless the bytes of a record imitate a last record.
+    If the search fails, the lengths are scanned.
     """
     if count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         return False
-    if count > _WALK_UP_TO and _ends_with_record(buf, size, count - 1):
+    if count > _MAX_WALKED_RECORDS and _ends_with_record(buf, size, count - 1):
         return True
     pos = HEADER_SIZE
     short, longer = _SHORT, _LONGER
@@ -126,8 +126,8 @@ def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
 
 
 def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
-    """The end of a record whose length has three bytes or more; far past the end for an invalid
-    length."""
+    """Return the end of a record whose length has three bytes or more. For an invalid length,
+    return a position past the end of any buffer."""
     length = shift = 0
     for _ in range(5):
         byte = buf[pos]
@@ -140,11 +140,11 @@ def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
 
 
 def _ends_with_record(buf: memoryview | bytearray, size: int, delta: int) -> bool:
-    """Whether the last bytes are a record of less than 4 KB with the offset delta `delta` (64 or
-    more).
+    """Whether the buffer ends with a record of less than 4 KB whose offset delta is `delta`, which
+    must be 64 or more.
 
     A record begins with its length (a varint), attributes (always 0), the timestamp delta and the
-    offset delta. The length must end exactly at the end of the buffer.
+    offset delta. The record must end exactly at the end of the buffer.
     """
     if delta < 8192:
         needle = bytes((delta << 1 & 127 | 128, delta >> 6))
@@ -152,7 +152,7 @@ def _ends_with_record(buf: memoryview | bytearray, size: int, delta: int) -> boo
         needle = bytes((delta << 1 & 127 | 128, delta >> 6 & 127 | 128, delta >> 13))
     else:
         return False
-    tail = bytes(buf[max(HEADER_SIZE, size - _TAIL) :])
+    tail = bytes(buf[max(HEADER_SIZE, size - _MAX_TAIL_BYTES) :])
     end = len(tail)
     at = end
     for _ in range(4):

@@ -1,6 +1,6 @@
-"""Kafka's offset checkpoint files: one offset per partition of a data directory.
+"""Kafka's offset checkpoint files, with one offset per partition of a data directory.
 
-The file is text, as in Kafka:
+A checkpoint file is text, as in Kafka:
 
     0                      version of the format
     2                      number of lines that follow
@@ -37,7 +37,7 @@ _MAX_LONG = 2**63 - 1
 
 
 class CheckpointError(Exception):
-    """A malformed checkpoint file. The message names the file and the line."""
+    """A malformed checkpoint file. The message contains the path of the file."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -46,57 +46,58 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     return "".join(lines).encode()
 
 
-def decode_offsets(data: bytes, name: str) -> dict[TopicPartition, int]:
-    """Raises CheckpointError. An empty file has no entries: Kafka creates such files."""
+def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
+    """Return the offset of each partition. An empty file has no entries: Kafka creates such files.
+    Raises CheckpointError. `path` appears in error messages."""
     offsets: dict[TopicPartition, int] = {}
-    for topic, partition, offset in decode_entries(data, name, 3) if data else ():
-        offsets[TopicPartition(topic, _number(partition, _MAX_INT, name))] = _number(offset, _MAX_LONG, name)
+    for topic, partition, offset in decode_entries(data, path, 3) if data else ():
+        offsets[TopicPartition(topic, _number(partition, _MAX_INT, path))] = _number(offset, _MAX_LONG, path)
     return offsets
 
 
-def decode_epochs(data: bytes, name: str) -> list[tuple[int, int]]:
-    """The (epoch, start offset) pairs of a `leader-epoch-checkpoint`. Raises CheckpointError, also
-    for an empty file."""
+def decode_epochs(data: bytes, path: str) -> list[tuple[int, int]]:
+    """Return the (epoch, start offset) pairs of a `leader-epoch-checkpoint`. Raises CheckpointError
+    for a malformed or empty file."""
     epochs = [
-        (_number(epoch, _MAX_INT, name), _number(start, _MAX_LONG, name))
-        for epoch, start in decode_entries(data, name, 2)
+        (_number(epoch, _MAX_INT, path), _number(start, _MAX_LONG, path))
+        for epoch, start in decode_entries(data, path, 2)
     ]
     if any(epoch < 0 or start < 0 for epoch, start in epochs):
-        raise CheckpointError(f"checkpoint file {name} has negative numbers")
+        raise CheckpointError(f"checkpoint file {path} has negative numbers")
     return epochs
 
 
-def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
-    """The columns of each line after the version and the count. Raises CheckpointError."""
+def decode_entries(data: bytes, path: str, columns: int) -> list[list[str]]:
+    """Return the columns of each line after the version and the count. Raises CheckpointError."""
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
-        raise CheckpointError(f"checkpoint file {name} is not text") from None
+        raise CheckpointError(f"checkpoint file {path} is not text") from None
     if not lines:
-        raise CheckpointError(f"checkpoint file {name} is empty")
+        raise CheckpointError(f"checkpoint file {path} is empty")
     if lines[0].strip() != str(VERSION):
-        raise CheckpointError(f"checkpoint file {name} has version {lines[0][:20]!r}, expected {VERSION}")
+        raise CheckpointError(f"checkpoint file {path} has version {lines[0][:20]!r}, expected {VERSION}")
     if len(lines) < 2 or not _COUNT.fullmatch(lines[1].strip()):
-        raise CheckpointError(f"checkpoint file {name} has no number of entries in its second line")
+        raise CheckpointError(f"checkpoint file {path} does not have the number of entries in its second line")
     expected = int(lines[1].strip())
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(entries) != expected:
-        raise CheckpointError(f"checkpoint file {name} should have {expected} entries but has {len(entries)}")
+        raise CheckpointError(f"checkpoint file {path} should have {expected} entries but has {len(entries)}")
     for entry in entries:
         if len(entry) != columns:
-            raise CheckpointError(f"checkpoint file {name} has a malformed line: {' '.join(entry)[:300]!r}")
+            raise CheckpointError(f"checkpoint file {path} has a malformed line: {' '.join(entry)[:300]!r}")
     return entries
 
 
-def _number(text: str, largest: int, name: str) -> int:
-    if not _NUMBER.fullmatch(text) or int(text) > largest:
-        raise CheckpointError(f"checkpoint file {name} has {text[:30]!r} instead of a number")
+def _number(text: str, maximum: int, path: str) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > maximum:
+        raise CheckpointError(f"checkpoint file {path} has {text[:30]!r} instead of a number")
     return int(text)
 
 
 class OffsetCheckpoint:
-    """One checkpoint file, with no state in memory. A lock serializes writes. Any thread may call
-    the methods."""
+    """One checkpoint file. The contents are not cached. A lock serializes the writes. Any thread
+    may call the methods."""
 
     __slots__ = ("_writing", "path")
 
@@ -105,8 +106,8 @@ class OffsetCheckpoint:
         self._writing = Lock()
 
     def read(self) -> dict[TopicPartition, int]:
-        """Raises CheckpointError if the file is malformed, OSError if it cannot be read. A
-        missing file has no entries."""
+        """Return the offset of each partition. A missing file has no entries. Raises
+        CheckpointError if the file is malformed, and OSError if it cannot be read."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -114,6 +115,7 @@ class OffsetCheckpoint:
         return decode_offsets(data, str(self.path))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file. Blocks for two fsyncs. The mapping must not change in the meantime."""
+        """Replace the file. Blocks for two fsyncs. The caller must not change `offsets` in the
+        meantime. Raises OSError."""
         with self._writing:
             atomic_write(self.path, encode_offsets(offsets))

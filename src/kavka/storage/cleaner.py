@@ -1,12 +1,12 @@
-"""Compaction of one log: new segments with the last record of every key replace the segments.
+"""Compaction of one log: segments are replaced by new segments with the last record of every key.
 
 A cleaning has several steps. The loop thread prepares and finishes each step, and a worker thread
 runs it:
 
 1. Read the keys of the dirty part, from the first dirty offset on, into an offset map, until the
    map is full or the first uncleanable offset is reached.
-2. Group the segments below that point, clean ones included, so that each group fits into one
-   segment. Filter each group into a new segment, `<first base offset>.log.cleaned`.
+2. Group the segments below the end of the map, clean segments included, so that each group fits
+   into one segment. Filter each group into a new segment, `<first base offset>.log.cleaned`.
 3. When the new segment is on disk, the loop thread calls `Log.replace_segments`, which renames
    `.cleaned` to `.swap`, the source files to `.deleted`, and `.swap` to the plain name. If a crash
    happens before the last `.cleaned` file is renamed, opening the log keeps the source segments.
@@ -30,7 +30,7 @@ from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerSt
 from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
 from kavka.storage.log import Log
 from kavka.storage.offset_map import OffsetMap, make_offset_map
-from kavka.storage.pace import Pace, Stopped
+from kavka.storage.pace import Pace, WorkAborted
 from kavka.storage.segment import LogSegment
 from kavka.storage.transaction_index import AbortedTxn
 
@@ -50,13 +50,14 @@ class CleanerSettings:
     backoff_ms: int = 15_000
 
 
-class Uncleanable(Exception):
-    """The log cannot be cleaned. The cleaner ignores it until a restart."""
+class UncleanableLogError(Exception):
+    """The log cannot be cleaned. The cleaner ignores the log until the broker restarts."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """An immutable view of a segment for the worker thread."""
+    """A copy of the state of a segment, for the worker thread. `position` is the first byte to
+    read."""
 
     segment: LogSegment
     path: str
@@ -70,22 +71,26 @@ class _Source:
 
 @dataclass(slots=True)
 class _MapStep:
+    """Build the offset map from the dirty segments."""
+
     sources: list[_Source]
     aborted: Sequence[AbortedTxn]
 
 
 @dataclass(slots=True)
 class _GroupStep:
+    """Filter a group of segments into `cleaned`. `changed` is True if a batch was removed or
+    rewritten or there are several sources. A single unchanged segment is not replaced."""
+
     sources: list[_Source]
     producers: dict[int, LastRecord]
     cleaned: LogSegment | None = None
-    # Whether any batch was removed or rewritten. A single unchanged segment is not replaced.
     changed: bool = False
 
 
 @dataclass(slots=True)
 class CleaningResult:
-    """`end_offset` is the first offset that is still dirty."""
+    """The result of a cleaning. `end_offset` is the first offset that is still dirty."""
 
     end_offset: int
     stats: CleanerStats = field(default_factory=CleanerStats)
@@ -130,18 +135,18 @@ class LogCleaning:
         self._legacy_horizon_ms = clean[-1].last_modified_ms() - self._config.delete_retention_ms if clean else 0
 
     def abort(self) -> None:
-        """Abort the cleaning, at the latest when `run` ends, because the log is about to be
-        truncated, deleted or moved."""
+        """Abort the cleaning, because the log is about to be truncated, deleted or moved. A running
+        `run` raises WorkAborted soon."""
         self.aborted = True
         self.pace.stop()
 
     # --- on the loop thread
 
     def prepare(self) -> None:
-        """Collect the input of the next `run`. Raises Stopped if the log was truncated or
-        deleted."""
+        """Collect the input of the next `run`. Raises WorkAborted if the cleaning was aborted or
+        the segments were removed."""
         if self.aborted:
-            raise Stopped
+            raise WorkAborted
         if self._map is None:
             segments = self.log.segments.between(self.first_dirty_offset, self.upper_bound)
             sources = self._sources(segments, self.upper_bound)
@@ -159,7 +164,7 @@ class LogCleaning:
             )
         group = self._groups[0]
         if not self._has_segments(group):
-            raise Stopped
+            raise WorkAborted
         sources = self._sources(group, self.log.segments.base_after(group[-1]))
         for source in sources:
             source.aborted = self.log.aborted_transactions(source.base_offset, source.next_base)
@@ -180,8 +185,8 @@ class LogCleaning:
         return all(id(segment) in inactive for segment in group)
 
     def finish(self) -> CleaningResult | None:
-        """Finish a step; after a group was cleaned, replace its segments. Returns the result after
-        the last step, else None."""
+        """Finish a step. After a group was cleaned, replace its segments. Returns the result after
+        the last step, else None. Raises WorkAborted, UncleanableLogError and OSError."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep):
             cleaned, step.cleaned = step.cleaned, None
@@ -189,16 +194,16 @@ class LogCleaning:
             group = [source.segment for source in step.sources]
             if self.aborted or not self._has_segments(group):
                 cleaned.delete()
-                raise Stopped
+                raise WorkAborted
             if step.changed:
                 self.log.replace_segments([cleaned], group)
             else:
                 cleaned.delete()
             self._groups.pop(0)
         elif self.aborted:
-            raise Stopped
+            raise WorkAborted
         elif self.end_offset <= self.first_dirty_offset:
-            raise Uncleanable(
+            raise UncleanableLogError(
                 f"a batch of {self.log.topic_partition} has more keys than fit into log.cleaner.dedupe.buffer.size"
             )
         if self._groups is None or self._groups:
@@ -206,7 +211,7 @@ class LogCleaning:
         return CleaningResult(self.end_offset, self.stats)
 
     def fail(self) -> None:
-        """Remove the incomplete segment, after an error in `run` or `prepare`."""
+        """Remove the incomplete segment after an error in any step."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep) and step.cleaned is not None:
             with contextlib.suppress(OSError):
@@ -215,8 +220,8 @@ class LogCleaning:
     # --- in the worker thread
 
     def run(self) -> None:
-        """Run the step that `prepare` created. Raises Stopped if the cleaning was aborted or the
-        log was truncated or deleted."""
+        """Run the step that `prepare` created. Raises WorkAborted if the cleaning was aborted or
+        the log was truncated or deleted."""
         step = self._step
         assert step is not None
         try:
@@ -226,10 +231,10 @@ class LogCleaning:
                 self._clean_group(step)
         except (FileNotFoundError, KafkaError) as error:
             # The loop thread may have renamed, removed or truncated a source since `prepare`. A
-            # file that was truncated and appended to may look corrupt at a previous position.
+            # file that was truncated and then appended to may look corrupt.
             is_missing = isinstance(error, FileNotFoundError)
             if self.aborted or (is_missing and not all(os.path.exists(source.path) for source in step.sources)):
-                raise Stopped from None
+                raise WorkAborted from None
             raise
 
     def _build_map(self, step: _MapStep) -> None:
@@ -241,7 +246,7 @@ class LogCleaning:
         pause_if_due = self.pace.pause_if_due
         for source in step.sources:
             for batch in self._batches(source):
-                with _naming(batch):
+                with _naming_batch(batch):
                     fits = index_batch(batch, self.first_dirty_offset, offset_map, transactions, pause_if_due)
                 if not fits:
                     self.end_offset = offset_map.latest_offset + 1
@@ -273,7 +278,7 @@ class LogCleaning:
                 pause_if_due=self.pace.pause_if_due,
             )
             for batch in self._batches(source):
-                with _naming(batch):
+                with _naming_batch(batch):
                     cleaned_batch = batch_filter.clean(batch)
                 step.changed |= not isinstance(cleaned_batch, memoryview)
                 if cleaned_batch is not None:
@@ -299,8 +304,8 @@ class LogCleaning:
             self.pace.add_bytes(len(data))
 
     def _batches(self, source: _Source) -> Iterator[Batch]:
-        """The batches of a segment from a position on, read in chunks of half of
-        `log.cleaner.io.buffer.size`."""
+        """Yield the batches of a segment from `source.position` on, read in chunks of half of
+        `log.cleaner.io.buffer.size`. Raises CORRUPT_MESSAGE and WorkAborted."""
         position = source.position
         chunk_size = max(self.settings.io_buffer_size // 2, HEADER_SIZE)
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -326,36 +331,38 @@ class LogCleaning:
 
 
 @contextlib.contextmanager
-def _naming(batch: Batch) -> Iterator[None]:
-    """Add the offset of the batch to errors (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE)."""
+def _naming_batch(batch: Batch) -> Iterator[None]:
+    """Add the offset of the batch to the message of a KafkaError."""
     try:
         yield
     except KafkaError as error:
-        raise KafkaError(error.code, f"the batch at offset {batch.base_offset}: {error}") from None
+        raise KafkaError(error.code, f"cannot clean the batch at offset {batch.base_offset}: {error}") from None
 
 
 def _pread(fd: int, size: int, position: int) -> bytes:
+    """Read `size` bytes. Raises WorkAborted if the file was truncated."""
     data = os.pread(fd, size, position)
     if len(data) != size:
-        raise Stopped
+        raise WorkAborted
     return data
 
 
 def _batch_size(chunk: bytes, source: _Source, position: int) -> int:
-    """The size of a batch that does not fit into the chunk."""
+    """Return the size of a batch that does not fit into the chunk. Raises CORRUPT_MESSAGE if it
+    extends past the end of the segment."""
     remaining = source.size - position
     if len(chunk) >= LENGTH_AND_MAGIC.size:
         size: int = LOG_OVERHEAD + LENGTH_AND_MAGIC.unpack_from(chunk, 0)[1]
         if len(chunk) < size <= remaining:
             return size
-    raise corrupt(f"{source.path}: a batch at position {position} is larger than the remaining {remaining} bytes")
+    raise corrupt(f"{source.path}: the batch at position {position} extends past the remaining {remaining} bytes")
 
 
 def group_segments(
     segments: Sequence[LogSegment], max_bytes: int, max_index_bytes: int, upper_bound: int
 ) -> list[list[LogSegment]]:
-    """Group adjacent segments so that each group fits into one segment, by the size of its .log
-    file and indexes and by the 31 bits of a relative offset."""
+    """Group adjacent segments so that each group fits into one segment. The limits are the size of
+    the .log file, the size of each index, and the largest relative offset."""
     groups: list[list[LogSegment]] = []
     size = index = time_index = 0
     for n, segment in enumerate(segments):

@@ -1,13 +1,13 @@
 """Compaction of one batch: selects the records to retain, and rewrites the batch.
 
-A rewritten batch has the same base offset, last offset and producer fields, so the deltas of the
-retained records stay valid, and the records are copied byte for byte. The exception is a batch that
+A rewritten batch has the same base offset, last offset and producer fields. The deltas of the
+retained records stay valid, so the records are copied byte for byte. The exception is a batch that
 gets a delete horizon. The horizon replaces the base timestamp (attribute bit 6), so the timestamp
-deltas are recomputed.
+deltas of its records are recomputed.
 
 A batch without retained records is removed, with two exceptions: the last batch of an active
-producer (a retry is compared with its sequence number) and the last batch of the cleaned range. The
-headers of these batches are retained without records.
+producer (a retry is compared with its sequence numbers) and the last batch of the cleaned range.
+The headers of these batches are retained without records.
 """
 
 from __future__ import annotations
@@ -53,18 +53,20 @@ SLICE = 256
 
 
 def unpacked_limit(batch: Batch) -> int:
-    """The maximum decompressed size of a batch, which the cleaner needs in memory: a batch of a few
-    kilobytes can decompress to gigabytes. The limit is twice that of Produce, because a rewritten
-    batch may grow.
+    """The maximum decompressed size of a batch. The cleaner decompresses batches in memory, and a
+    batch of a few kilobytes can decompress to gigabytes. The limit is twice that of Produce,
+    because a rewritten batch may grow.
 
-    A log with a larger batch is uncleanable, like a log with a corrupt batch. Such a batch must not
-    be copied unread. It may have an older value of a key whose tombstone is removed later, and then
-    that value would be the last one of its key again."""
+    A log with a larger batch is uncleanable, like a log with a corrupt batch. Copying such a batch
+    unread would be wrong: it may have an older value of a key whose tombstone is removed later.
+    That value would then be the latest value of the key again.
+    """
     return 2 * limits.unpacked_limit(batch.size)
 
 
 class LastRecord(NamedTuple):
-    """The last offset of an active producer (-1 if it has only written a marker) and its epoch."""
+    """The last offset of an active producer, or -1 if its epoch has only a marker, and the
+    epoch."""
 
     offset: int
     epoch: int
@@ -92,9 +94,10 @@ class CleanerStats:
 
 def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
     """Yield the records of a decompressed magic 2 body in lists of SLICE records. Raises
-    CORRUPT_MESSAGE, at the latest instead of the last list, if they do not fill the body exactly.
+    CORRUPT_MESSAGE if the body does not have exactly `count` records; some lists may be yielded
+    before that.
 
-    It is one long function, because calls per record would be slow."""
+    The function is long, because a call per record would be slow."""
     records: list[Entry] = []
     add = records.append
     new = tuple.__new__
@@ -146,19 +149,20 @@ def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
             # A null value has length -1, which is 1 in zigzag encoding.
             tombstone = body[pos] == 1
             if not pos < end <= size:
-                raise corrupt(f"the length of the record at byte {start} is wrong")
+                raise corrupt(f"the record at byte {start} has an invalid length")
             add(new(Entry, (delta, key, tombstone)))
             pos = end
     except IndexError:
-        raise corrupt(f"the body ends before the last of {count} records") from None
+        raise corrupt(f"the batch ends before the last of its {count} records") from None
     if pos != size:
-        raise corrupt(f"{size - pos} bytes follow the last record")
+        raise corrupt(f"the batch has {size - pos} bytes after the last of its {count} records")
     if records:
         yield records
 
 
 def body_of(batch: Batch) -> bytes:
-    """The decompressed records of a magic 2 batch. Checks its CRC."""
+    """Return the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE if the CRC is
+    wrong."""
     batch.ensure_crc()
     data = batch.data[HEADER_SIZE:]
     codec = batch.attributes & CODEC_MASK
@@ -166,7 +170,8 @@ def body_of(batch: Batch) -> bytes:
 
 
 def marker_type(batch: Batch) -> int | None:
-    """The type of a control batch, for example COMMIT or ABORT; None if it has no record."""
+    """Return the type of a control batch, for example COMMIT or ABORT, or None if the batch has no
+    record."""
     if not batch.count:
         return None
     records = next(entries(body_of(batch), batch.count), [])
@@ -177,10 +182,13 @@ def marker_type(batch: Batch) -> int | None:
 
 
 class CleanedTransactions:
-    """The transactions in the batches of a cleaning. The batches must come in order. It determines
-    which batches belong to aborted transactions, and which markers still have data before them.
-    `write` is called with the aborted transactions that the transaction index of the new segment
-    needs. Only the worker thread of the cleaning may call the methods."""
+    """Tracks the transactions of a cleaning. It determines which batches belong to aborted
+    transactions, and which markers still have data before them. The caller passes the batches in
+    the order of offsets, and calls `add` before the first batch of each segment.
+
+    `write` is called with each aborted transaction that the transaction index of the new segment
+    needs. Only the worker thread of the cleaning may call the methods.
+    """
 
     __slots__ = ("_aborted", "_committed", "_pending", "write")
 
@@ -191,6 +199,7 @@ class CleanedTransactions:
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTxn]) -> None:
+        """Add the aborted transactions of the next batches."""
         for txn in transactions:
             heapq.heappush(self._pending, (txn.first_offset, txn))
 
@@ -200,8 +209,8 @@ class CleanedTransactions:
             txn = heapq.heappop(pending)[1]
             self._aborted.setdefault(txn.producer_id, (txn, False))
 
-    def is_aborted(self, batch: Batch) -> bool:
-        """Whether the transaction of a data batch was aborted."""
+    def add_data_batch(self, batch: Batch) -> bool:
+        """Record a data batch. Returns whether its transaction was aborted."""
         self._advance(batch.last_offset)
         if not batch.attributes & TRANSACTIONAL_MASK or batch.magic < 2:
             return False
@@ -212,21 +221,22 @@ class CleanedTransactions:
         self._aborted[batch.producer_id] = (entry[0], True)
         return True
 
-    def is_spent(self, batch: Batch) -> bool:
-        """Whether the cleaned range has no data of the transaction that a control batch ends. If
-        so, the marker may be removed after the delete horizon."""
+    def end_transaction(self, batch: Batch) -> bool:
+        """End the transaction of a control batch. Returns whether the cleaned range has no data of
+        the transaction. The marker may then be removed after its delete horizon. Calls `write` for
+        an aborted transaction with data."""
         self._advance(batch.last_offset)
-        kind = marker_type(batch)
-        if kind is None:
+        marker = marker_type(batch)
+        if marker is None:
             return True
-        if kind == ABORT:
+        if marker == ABORT:
             txn, has_data = self._aborted.pop(batch.producer_id, (None, False))
             if txn is not None and has_data:
                 if self.write is not None:
                     self.write(txn)
                 return False
             return True
-        if kind == COMMIT:
+        if marker == COMMIT:
             if batch.producer_id in self._committed:
                 self._committed.remove(batch.producer_id)
                 return False
@@ -238,7 +248,7 @@ class CleanedTransactions:
 
 
 def no_pause() -> None:
-    """The `pause_if_due` of callers that need not yield to the event loop."""
+    """The `pause_if_due` of callers that do not compete with the event loop."""
 
 
 def index_batch(
@@ -248,14 +258,14 @@ def index_batch(
     transactions: CleanedTransactions,
     pause_if_due: Callable[[], None] = no_pause,
 ) -> bool:
-    """First pass: add the keys of one batch to the map. Returns False if the map is full and does
-    not cover the batch."""
+    """First pass: add the keys of one batch to the map. Returns False if the map is full and so
+    does not cover the batch."""
     if batch.magic >= 2 and batch.attributes & CONTROL_MASK:
-        transactions.is_spent(batch)
-    elif batch.magic < 2 or not transactions.is_aborted(batch):
+        transactions.end_transaction(batch)
+    elif batch.magic < 2 or not transactions.add_data_batch(batch):
         for pairs in _keys(batch):
-            keyed = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
-            if not offset_map.put_all(keyed):
+            keyed_offsets = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
+            if not offset_map.put_all(keyed_offsets):
                 return False
             pause_if_due()
     if batch.last_offset >= start_offset:
@@ -277,8 +287,8 @@ def _keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Second pass: retains a part of each batch. Each source segment has its own filter, because
-    tombstones of magic 0 and 1 are removed by the age of their segment."""
+    """Second pass: selects the records of each batch to retain. Each source segment has a separate
+    filter, because tombstones of magic 0 and 1 are removed by the age of their segment."""
 
     offset_map: OffsetMap
     transactions: CleanedTransactions
@@ -291,7 +301,8 @@ class BatchFilter:
     pause_if_due: Callable[[], None] = no_pause
 
     def clean(self, batch: Batch) -> Buffer | None:
-        """The unchanged bytes of the batch, a rewritten batch, or None if it is removed."""
+        """Return the batch to write: a view of the unchanged batch, a rewritten batch, or None if
+        the batch is removed."""
         self.stats.bytes_read += batch.size
         result = self._clean_legacy(batch) if batch.magic < 2 else self._clean(batch)
         if result is not None:
@@ -303,17 +314,17 @@ class BatchFilter:
         self.stats.records_read += count
         horizon = batch.delete_horizon
         is_control = bool(batch.attributes & CONTROL_MASK)
-        spent = False
+        is_marker_obsolete = False
         if is_control:
-            spent = self.transactions.is_spent(batch)
-            drop_all = spent and horizon is not None and horizon <= self.now_ms
+            is_marker_obsolete = self.transactions.end_transaction(batch)
+            drop_all = is_marker_obsolete and horizon is not None and horizon <= self.now_ms
         else:
-            drop_all = self.transactions.is_aborted(batch)
+            drop_all = self.transactions.add_data_batch(batch)
         if drop_all or not count:
             return self._empty(batch) if self._must_retain(batch) else None
         if is_control:
             self.stats.records_written += count
-            if spent and horizon is None:
+            if is_marker_obsolete and horizon is None:
                 body = body_of(batch)
                 flags = bytearray(b"\x01") * sum(map(len, entries(body, count)))
                 return rebuild(batch, body, flags, self.now_ms + self.delete_retention_ms)
@@ -324,20 +335,20 @@ class BatchFilter:
 
         body = body_of(batch)
         flags, has_tombstone = self._decide(batch, body, horizon is None or self.now_ms < horizon)
-        retained = flags.count(1)
-        if not retained:
+        retained_count = flags.count(1)
+        if not retained_count:
             return self._empty(batch) if self._must_retain(batch) else None
-        self.stats.records_written += retained
+        self.stats.records_written += retained_count
         new_horizon = None
         if horizon is None and has_tombstone:
             new_horizon = self.now_ms + self.delete_retention_ms
-        if new_horizon is None and retained == count:
+        if new_horizon is None and retained_count == count:
             return batch.data
         return rebuild(batch, body, flags, new_horizon, self.pause_if_due)
 
     def _decide(self, batch: Batch, body: bytes, keep_tombstones: bool) -> tuple[bytearray, bool]:
-        """One flag per record, 1 if it is retained, and whether a tombstone that the map covers is
-        retained."""
+        """Return a flag per record, 1 if the record is retained, and whether a tombstone that the
+        map covers is retained."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base
         newest = self.offset_map.get
@@ -360,7 +371,7 @@ class BatchFilter:
         return flags, has_tombstone
 
     def _must_retain(self, batch: Batch) -> bool:
-        """Whether the header of the batch is retained even without records."""
+        """Whether the header of the batch must be retained even without records."""
         if batch.last_offset + 1 == self.upper_bound:
             return True
         last = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
@@ -393,12 +404,12 @@ class BatchFilter:
                 last_offset = record.offset
             if not len(flags) % SLICE:
                 self.pause_if_due()
-        retained = flags.count(1)
+        retained_count = flags.count(1)
         self.stats.records_read += len(flags)
-        self.stats.records_written += retained
-        if retained == len(flags):
+        self.stats.records_written += retained_count
+        if retained_count == len(flags):
             return batch.data
-        return rebuild_legacy(batch, flags, last_offset) if retained else None
+        return rebuild_legacy(batch, flags, last_offset) if retained_count else None
 
 
 # --- rewriting a batch
@@ -407,8 +418,8 @@ class BatchFilter:
 def rebuild(
     batch: Batch, body: bytes, flags: bytearray, new_horizon: int | None, pause_if_due: Callable[[], None] = no_pause
 ) -> bytes:
-    """A magic 2 batch with the records whose flag is set, and with the delete horizon `new_horizon`
-    if it is not None. `body` has passed the checks of `entries`."""
+    """Return a magic 2 batch with the records whose flag is set, and with the delete horizon
+    `new_horizon` if it is not None. `entries` must have checked `body`."""
     base_timestamp = batch.base_timestamp
     attributes = batch.attributes
     shift = 0
@@ -420,8 +431,8 @@ def rebuild(
     out = bytearray()
     view = memoryview(body)
     end = 0
-    for number, flag in enumerate(flags):
-        if not number % SLICE:
+    for index, flag in enumerate(flags):
+        if not index % SLICE:
             pause_if_due()
         start = end
         length, pos = decode_varint(body, start)
@@ -475,10 +486,10 @@ def _header(
 
 
 def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
-    """A compressed message of magic 0 or 1 with the inner messages whose flag is set.
+    """Return a compressed message of magic 0 or 1 with the inner messages whose flag is set.
 
-    The inner messages are not changed: in magic 1 their offsets are relative to the offset of the
-    wrapper, which is that of the last inner message.
+    The inner messages are not changed. In magic 1 their offsets are relative to that of the
+    wrapper, which is `last_offset`, the offset of the last retained message.
     """
     _, packed = legacy_key_value(wrapper.buf, wrapper)
     if packed is None:

@@ -12,6 +12,8 @@ from kavka.storage.log_dir import LogDir
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
+    """One replica in a directory. `is_future` is True for the future log of a move."""
+
     partition: TopicPartition
     size: int
     offset_lag: int
@@ -20,7 +22,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirInfo:
-    """`total_bytes` and `usable_bytes` are -1 if they are unknown."""
+    """One directory. `total_bytes` and `usable_bytes` are -1 if they are unknown."""
 
     path: str
     online: bool
@@ -32,13 +34,13 @@ class DirInfo:
 def describe_dir(
     log_dir: LogDir, replicas: list[ReplicaInfo], on_failure: Callable[[LogDir, OSError, str], None]
 ) -> DirInfo:
-    """Describe a directory. `on_failure` is called with an error of the disk, and may take the
-    directory offline."""
+    """Describe a directory. `on_failure` is called if the free space cannot be read, and may take
+    the directory offline."""
     total = usable = -1
     if log_dir.online:
         try:
             stat = os.statvfs(log_dir.path)
             total, usable = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
         except OSError as error:
-            on_failure(log_dir, error, "reading the free space")
+            on_failure(log_dir, error, "read-free-space")
     return DirInfo(str(log_dir.path), log_dir.online, total, usable, replicas)

@@ -1,4 +1,4 @@
-"""The health of a broker's data directories."""
+"""Which data directories of a broker are online, and which partitions are unavailable."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from kavka.common.types import TopicPartition
 from kavka.storage.files import storage_error
 from kavka.storage.log import Log
-from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs, os_error
+from kavka.storage.log_dir import LogDir, LogDirError, check_dir_ids, is_dir_failure, os_error, write_dir_ids
 
 logger = logging.getLogger(__name__)
 
 
 class DirHealth:
-    """The state of the data directories, and the partitions that cannot be used because of it.
+    """The state of the data directories, and the partitions that are unavailable because of it.
 
     A directory that fails with an I/O error is offline until the next start, and so are its
-    partitions. A full disk is not a failure: it fails only single requests. A partition whose
-    folder cannot be opened is unreadable, but its directory stays online.
+    partitions. A full disk is not a directory failure: only the requests that write fail. A
+    partition whose folder cannot be opened is unreadable, but its directory stays online.
 
     After a failure, `release(dir)` closes the logs of the directory and returns their partitions,
     then `on_failure(dir, partitions)` is called. Only the loop thread may call the methods, except
-    for `open`, `claim` and `mark`, which are called while the broker starts.
+    for `open`, `check_ids` and `write_ids`, which are called while the broker starts.
     """
 
     def __init__(
@@ -56,30 +56,30 @@ class DirHealth:
         if not self.online_dirs:
             reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self._dirs)
             self.unlock()
-            raise LogDirError(f"none of the log directories can be used: {reasons}")
+            raise LogDirError(f"no log directory can be used: {reasons}")
 
-    def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
-        """The broker id and the cluster id from `meta.properties`. Raises LogDirError if they
-        contradict the arguments."""
+    def check_ids(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
+        """Return the broker id and the cluster id from `meta.properties`, or the arguments if no
+        file has them. Raises LogDirError if an id differs from its argument or between files."""
         for log_dir in self.online_dirs:
             try:
                 log_dir.read_meta()
             except OSError as error:
                 self.fail_at_start(log_dir, error)
-        return claim_dirs(self.online_dirs, broker_id, cluster_id)
+        return check_dir_ids(self.online_dirs, broker_id, cluster_id)
 
-    def mark(self, broker_id: int, cluster_id: str) -> None:
-        """Write the `meta.properties` that are missing."""
+    def write_ids(self, broker_id: int, cluster_id: str) -> None:
+        """Write the `meta.properties` files that are missing or incomplete."""
         for log_dir in self.online_dirs:
             try:
-                mark_dirs([log_dir], broker_id, cluster_id)
+                write_dir_ids([log_dir], broker_id, cluster_id)
             except OSError as error:
                 self.fail_at_start(log_dir, error)
 
     def fail_at_start(self, log_dir: LogDir, error: OSError) -> None:
         """Take a directory offline before its logs are open."""
         log_dir.fail(error)
-        logger.error("log directory %s cannot be used and is offline: %s", log_dir.path, error)
+        logger.error("Cannot use log directory %s, which is now offline: %s", log_dir.path, error)
 
     def unlock(self) -> None:
         for log_dir in self._dirs:
@@ -93,10 +93,11 @@ class DirHealth:
 
     @property
     def is_complete(self) -> bool:
+        """Whether all directories are online."""
         return all(log_dir.online for log_dir in self._dirs)
 
     def is_in_failed_dir(self, partition: TopicPartition) -> bool:
-        """Whether the log of the partition was last in a directory that has failed since."""
+        """Whether the log of the partition was in a directory when the directory failed."""
         return partition in self._offline
 
     def is_offline(self, partition: TopicPartition) -> bool:
@@ -104,9 +105,9 @@ class DirHealth:
         return partition in self._offline or partition in self._unreadable
 
     def check_available(self, partition: TopicPartition, is_new: bool) -> None:
-        """Raise KAFKA_STORAGE_ERROR if the log of the partition may exist but cannot be used."""
+        """Raise KAFKA_STORAGE_ERROR if the log of the partition may exist but is unavailable."""
         if partition in self._unreadable:
-            raise storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
+            raise storage_error(f"Cannot open the log of {partition}: {self._unreadable[partition][1]}.")
         if partition in self._offline or (not is_new and not self.is_complete):
             raise storage_error(f"The log of {partition} may be in a log directory that is offline.")
 
@@ -119,35 +120,37 @@ class DirHealth:
         self._unreadable[partition] = (path, reason)
 
     def pop_unreadable(self, partition: TopicPartition) -> Path | None:
-        """Remove an unreadable partition, which is being deleted. Returns its folder, or None."""
+        """Remove a partition that is being deleted. Returns the folder of the partition if it is
+        unreadable, else None."""
         entry = self._unreadable.pop(partition, None)
         return None if entry is None else entry[0]
 
     def report(self, log_dir: LogDir, error: BaseException | None, action: str) -> None:
-        """Handle the error of `action` in a directory: take the directory offline if the error
-        means that it has failed, else log the error."""
+        """Handle the error of `action` in a directory. Take the directory offline if the error is a
+        directory failure, else log the error."""
         if is_dir_failure(error):
             assert error is not None
             self.fail(log_dir, error)
         else:
-            logger.warning("%s in %s failed: %s", action, log_dir.path, error)
+            logger.warning("Action %s failed in log directory %s: %s", action, log_dir.path, error)
 
     def report_for_log(self, log: Log, log_dir: LogDir, error: BaseException) -> None:
-        """Take the directory of a log offline after an error that means that it has failed."""
-        missing = os_error(error)
-        if isinstance(missing, FileNotFoundError) and missing.filename is not None:
-            # A worker thread may miss files of a log whose folder was renamed in the meantime. That
-            # is no failure of the disk.
-            path = os.fsdecode(missing.filename)
+        """Take the directory of a log offline after a directory failure."""
+        cause = os_error(error)
+        if isinstance(cause, FileNotFoundError) and cause.filename is not None:
+            # A worker thread may use the previous path of a log whose folder was renamed in the
+            # meantime. The disk has not failed.
+            path = os.fsdecode(cause.filename)
             if path != str(log.dir) and not path.startswith(f"{log.dir}{os.sep}"):
                 return
         self.fail(log_dir, error)
 
     def fail(self, log_dir: LogDir, error: BaseException) -> None:
-        """Take a directory offline, with its partitions."""
+        """Take a directory and its partitions offline. Has no effect if the directory is already
+        offline."""
         if not log_dir.fail(error):
             return
-        logger.error("log directory %s has failed and is offline: %s", log_dir.path, error)
+        logger.error("Log directory %s has failed and is now offline: %s", log_dir.path, error)
         partitions = self._release(log_dir)
         for partition in partitions:
             self._offline[partition] = log_dir

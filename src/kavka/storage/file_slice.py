@@ -1,8 +1,8 @@
-"""The .log file of a segment, and slices of it that are sent without being read.
+"""The .log file of a segment, and slices of the file that are sent without being read.
 
 A FileSlice is the `records` field of a Fetch response. The network layer passes it to sendfile, or
-reads it if sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
-while a slice of it is being sent.
+reads the slice if sendfile cannot be used (TLS). A slice keeps its LogFile alive, so a segment may
+be deleted while a slice is being sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FileClosed(KafkaError):
 
 class LogFile:
     """A .log file: its path, its descriptor (opened at its first use), and `size`, the number of
-    bytes of complete batches.
+    bytes of the complete batches.
 
     Descriptor numbers are reused, so no thread may use a descriptor that another thread can close.
     Only the thread that owns the log may call `close` and use `fd` directly. Other threads call
@@ -39,12 +39,12 @@ class LogFile:
     FileClosed, and the last `release` closes the descriptor. Without `close`, the descriptor is
     closed when this object is freed.
 
-    A file is opened by its path, which the loop thread may change, so the loop thread opens files
-    before a worker thread reads them.
+    A file is opened by its path, and the loop thread may rename the folder. So the loop thread
+    opens a file before a worker thread reads it.
 
-    Bytes after `size` are never read. They are zeros of a preallocated file, or were left by a
-    failed append whose truncation also failed. The next append truncates the file first, because
-    recovery would accept complete batches after `size`.
+    Bytes after `size` are never read. They are the zeros of a preallocated file, or they are from a
+    failed append whose truncation also failed. In the latter case the next append truncates the
+    file first, because recovery would accept complete batches after `size`.
     """
 
     __slots__ = ("_closed", "_fd", "_lock", "_orphan", "_torn", "_users", "path", "preallocated", "size")
@@ -64,7 +64,7 @@ class LogFile:
 
     @classmethod
     def create(cls, path: str, preallocated: int = 0) -> LogFile:
-        """Create an empty file, or empty an existing one."""
+        """Create an empty file, or truncate an existing file. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _CLOEXEC, 0o644)
         file = cls(path, 0, fd, preallocated)
         if preallocated:
@@ -72,7 +72,8 @@ class LogFile:
         return file
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview], total: int) -> None:
-        """Write all buffers (`total` bytes) at the end. An OSError leaves `size` unchanged."""
+        """Write all buffers (`total` bytes) at the end. If it raises OSError, `size` is
+        unchanged."""
         if self._torn:
             self.truncate(self.size)
         position = self.size
@@ -87,8 +88,8 @@ class LogFile:
         self.size = position + total
 
     def _append_remaining(self, buffers: Sequence[bytes | bytearray | memoryview], written: int, position: int) -> None:
-        """Write the remaining bytes after a short write: there were too many buffers, or the disk
-        is full, in which case the next call fails."""
+        """Write the remaining bytes after a short write, because of too many buffers or a full
+        disk. On a full disk the next write raises OSError."""
         views = [memoryview(buffer) for buffer in buffers]
         position += written
         while True:
@@ -99,11 +100,11 @@ class LogFile:
             views[0] = views[0][written:]
             written = os.pwritev(self.fd, views[:IOV_MAX], position)
             if not written:
-                raise OSError(errno.EIO, "the disk accepts no more bytes", self.path)
+                raise OSError(errno.EIO, "cannot write more bytes", self.path)
             position += written
 
     def truncate(self, size: int) -> None:
-        """Remove all bytes from `size` on."""
+        """Remove all bytes from `size` on. Raises OSError."""
         self._torn = True
         self.size = size
         os.ftruncate(self.fd, size)
@@ -119,15 +120,16 @@ class LogFile:
 
     @property
     def fd(self) -> int:
-        """The descriptor, for the thread that owns the log. It is valid for one turn of the loop:
-        the next turn may close the file."""
+        """The descriptor, for the thread that owns the log. It is valid for one iteration of the
+        event loop: the next iteration may close the file. Raises FileClosed after `close`."""
         fd = self._fd
         if fd < 0:
             with self._lock:
-                fd = self._opened()
+                fd = self._open_locked()
         return fd
 
-    def _opened(self) -> int:
+    def _open_locked(self) -> int:
+        """Return the descriptor, and open the file if necessary. The caller must hold the lock."""
         if self._closed:
             raise FileClosed(self.path)
         if self._fd < 0:
@@ -135,9 +137,10 @@ class LogFile:
         return self._fd
 
     def acquire(self) -> int:
-        """The descriptor, which stays open until `release`. Raises FileClosed after `close`."""
+        """Return the descriptor, which stays open until `release`. Any thread may call it. Raises
+        FileClosed after `close`."""
         with self._lock:
-            fd = self._opened()
+            fd = self._open_locked()
             self._users += 1
             return fd
 
@@ -153,6 +156,7 @@ class LogFile:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[int]:
+        """A context with the descriptor, which stays open until the end of the context."""
         fd = self.acquire()
         try:
             yield fd
@@ -160,7 +164,8 @@ class LogFile:
             self.release()
 
     def read(self, position: int, size: int) -> bytes:
-        """Read `size` bytes, fewer only at the end of the file. Any thread may call it."""
+        """Return `size` bytes, or fewer at the end of the file. Any thread may call it. Raises
+        FileClosed after `close`."""
         fd = self.acquire()
         try:
             return _pread_all(fd, position, size)
@@ -184,13 +189,13 @@ class LogFile:
         return bytes(memoryview(buffer)[:count])
 
     def suspend(self) -> None:
-        """Close the descriptor until its next use. The file must have no other user."""
+        """Close the descriptor until the next use of the file. No other thread may use the file."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def close(self) -> None:
-        """Reject new users. The last `release` closes the descriptor."""
+        """Reject new users. The descriptor is closed now, or by the last `release`."""
         with self._lock:
             self._closed = True
             fd, self._fd = self._fd, -1
@@ -226,12 +231,12 @@ class FileSlice:
         return self.file.fd
 
     def read(self) -> bytes:
-        """A copy of the bytes. It is shorter than `len()` if the log was truncated. Raises
+        """Return a copy of the bytes, which is shorter than `size` if the log was truncated. Raises
         FileClosed if the segment was deleted. Any thread may call it."""
         return self.file.read(self.position, self.size)
 
     def tail(self, n: int) -> FileSlice:
-        """The slice without its first `n` bytes."""
+        """Return the slice without its first `n` bytes."""
         return FileSlice(self.file, self.position + n, self.size - n)
 
 

@@ -1,4 +1,4 @@
-"""File names of a log, and atomic writes of small files."""
+"""The file names of a log, and helpers that write and fsync files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 
-# A file of a removed segment, deleted after `file.delete.delay.ms`, or when the log is opened.
+# A file of a removed segment. It is deleted after `file.delete.delay.ms` or when the log is opened.
 DELETED_SUFFIX = ".deleted"
 # A file that the cleaner is writing. It is deleted when the log is opened.
 CLEANED_SUFFIX = ".cleaned"
-# A complete cleaned file. When the log is opened, it replaces the segments it was made from.
+# A complete cleaned file. When the log is opened, it replaces the files that it was created from.
 SWAP_SUFFIX = ".swap"
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """A file name of twenty digits, so that names sort like offsets, and a suffix."""
+    """The offset in twenty digits, so that names sort like offsets, and the suffix."""
     return f"{offset:020d}{suffix}"
 
 
 def offset_of(name: str) -> int | None:
-    """The offset in the name of a file, or None."""
+    """Return the offset in the name of a file, or None."""
     digits = name.split(".", 1)[0]
     if len(digits) != 20 or not digits.isascii() or not digits.isdigit():
         return None
@@ -47,6 +47,7 @@ def fsync_dir(path: str | os.PathLike[str]) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
+    """Write all bytes at `position`, with several system calls if necessary. Raises OSError."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, position)
@@ -56,7 +57,7 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace a small file: write `.tmp`, fsync it, rename it over the file, fsync the folder. A
-    crash leaves the previous or the new contents. Blocks."""
+    crash leaves the previous or the new contents. Blocks. Raises OSError."""
     target = os.fspath(path)
     temporary = target + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -80,7 +81,7 @@ def remove_if_exists(path: str | os.PathLike[str]) -> None:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """fsync a file by name. A missing file is ignored."""
+    """fsync the file at `path`. A missing file is ignored."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -9,24 +9,24 @@ from typing import ClassVar
 
 from kavka.storage.files import sync_file
 
-PAGE = 4096
+PAGE_BYTES = 4096
 
 
-class CorruptIndex(Exception):
-    """A malformed index file. It is rebuilt from the log."""
+class CorruptIndexError(Exception):
+    """A malformed index file. The caller rebuilds the index from the .log file."""
 
 
 class IndexFile:
     """A memory-mapped file of fixed-size entries of two integers.
 
     While its segment is active, the file has the length `segment.index.bytes` and is mapped
-    completely. It is sparse: only used pages occupy disk space. `trim` truncates it to its entries
-    when the segment rolls or closes, so the number of entries follows from the length of the file.
-    After a crash the length is meaningless. Recovery then rebuilds the file, because its segment
-    was not flushed.
+    completely. The file is sparse: only used pages occupy disk space. When the segment rolls or
+    closes, `trim` truncates the file to its entries, so the number of entries follows from the
+    length of the file. After a crash the length of the file of an unflushed segment is meaningless,
+    and recovery rebuilds the file.
 
-    A store to a mapped page without disk space would kill the process. So `reserve` allocates pages
-    before they are written, and raises OSError like any write if the disk is full.
+    A store to a mapped page without disk space would kill the process (SIGBUS). So `reserve`
+    allocates pages before they are written, and raises OSError if the disk is full.
 
     The file is not opened or mapped before the first append or lookup. Only the thread that owns
     the log may call the methods, except for `sync`. `_last` caches the last entry.
@@ -56,19 +56,19 @@ class IndexFile:
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
     def check(self) -> None:
-        """Raises CorruptIndex if the file cannot be an index of its segment."""
+        """Raise CorruptIndexError if the file cannot be the index of its segment."""
         if self._file_size % self.ENTRY:
-            raise CorruptIndex(f"{self.path}: {self._file_size} bytes are no multiple of {self.ENTRY}")
+            raise CorruptIndexError(f"{self.path}: the size {self._file_size} is not a multiple of {self.ENTRY}")
 
-    def reserve(self, more: int) -> None:
-        """Allocate disk space for `more` entries, so that appending them cannot fail. Raises
+    def reserve(self, count: int) -> None:
+        """Allocate disk space for `count` more entries, so that appending them cannot fail. Raises
         OSError."""
-        if not self._writable or (self.entries + more) * self.ENTRY > self._allocated:
-            self._allocate(more)
+        if not self._writable or (self.entries + count) * self.ENTRY > self._allocated:
+            self._allocate(count)
 
-    def _allocate(self, more: int) -> None:
-        limit = max(self.max_entries, self.entries + more) * self.ENTRY
-        target = min(limit, -(-(self.entries + more) * self.ENTRY // PAGE) * PAGE)
+    def _allocate(self, count: int) -> None:
+        limit = max(self.max_entries, self.entries + count) * self.ENTRY
+        target = min(limit, -(-(self.entries + count) * self.ENTRY // PAGE_BYTES) * PAGE_BYTES)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not self._writable:
@@ -84,7 +84,7 @@ class IndexFile:
         self._allocated = target
 
     def _mapped(self) -> mmap.mmap:
-        """The map for lookups. There must be at least one entry."""
+        """Return the map for lookups. There must be at least one entry."""
         mapped = self._map
         if mapped is None:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -95,7 +95,7 @@ class IndexFile:
         return mapped
 
     def _raw(self, entry: int) -> bytes:
-        """The bytes of one entry. Does not map the file."""
+        """Return the bytes of one entry, without mapping the file."""
         start = entry * self.ENTRY
         if self._map is not None:
             return self._map[start : start + self.ENTRY]
@@ -106,7 +106,7 @@ class IndexFile:
             os.close(fd)
 
     def _count(self, field: Struct, value: int) -> int:
-        """The number of entries whose `field` is at most `value`."""
+        """Return the number of entries whose `field` is at most `value`."""
         low, high = 0, self.entries
         if not high:
             return 0

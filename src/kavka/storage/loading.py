@@ -22,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 # The metadata log of KRaft, in directories that a KRaft broker has used. It is never loaded.
 METADATA_TOPIC = "__cluster_metadata"
-# Closing a log waits for the disk, and file systems combine concurrent fsyncs.
+# Closing a log waits for fsyncs, and file systems combine concurrent fsyncs.
 _MIN_CLOSE_THREADS = 8
 _SILENTLY_IGNORED = frozenset({"lost+found", "remote-log-index-cache"})
 
 Progress = Callable[[int, int, Sequence[str]], None]
-"""Called about every second while logs are opened, with the number of logs opened, the number of
-all logs, and the folders in progress."""
+"""Called about every second while logs are opened, with the number of opened logs, the number of
+all logs, and the names of the folders in progress."""
 
 
 @dataclass(slots=True)
 class DirContents:
-    """The contents of a data directory: its folders by the kind of their names, and its
-    checkpoints."""
+    """The contents of a data directory: its folders by the suffix of their names, and its
+    checkpoints. `is_clean` is True if the last shutdown was clean."""
 
     log_dir: LogDir
-    clean: bool
+    is_clean: bool
     logs: dict[TopicPartition, Path] = field(default_factory=dict)
     futures: dict[TopicPartition, tuple[Path, str]] = field(default_factory=dict)
     deletes: dict[Path, PartitionDir] = field(default_factory=dict)
@@ -49,20 +49,20 @@ class DirContents:
 
 @dataclass(slots=True)
 class LoadedFolder:
-    """The log of one folder, or the error that prevented opening it. `unique` is the unique part of
-    the name of a `-future` folder, else empty."""
+    """The log of one folder, or the error that prevented opening the log. `unique_id` is the unique
+    id in the name of a `-future` folder, else empty."""
 
     log_dir: LogDir
     partition: TopicPartition
     path: Path
-    unique: str
+    unique_id: str
     log: Log | None = None
     error: Exception | None = None
 
 
 def scan(log_dir: LogDir) -> DirContents:
-    """Read the names of the folders, the checkpoints and the clean shutdown file of a directory.
-    Raises OSError."""
+    """Read the names of the folders and the checkpoints of a directory, and remove its clean
+    shutdown file. Raises OSError."""
     contents = DirContents(log_dir, log_dir.take_clean_shutdown())
     with os.scandir(log_dir.path) as entries:
         folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -72,24 +72,26 @@ def scan(log_dir: LogDir) -> DirContents:
         if parsed is None or parsed.partition.topic == METADATA_TOPIC:
             if name not in _SILENTLY_IGNORED:
                 contents.ignored.append(path)
-        elif parsed.kind == LOG:
+        elif parsed.suffix == LOG:
             contents.logs[parsed.partition] = path
-        elif parsed.kind == DELETE:
+        elif parsed.suffix == DELETE:
             contents.deletes[path] = parsed
-        elif parsed.kind == FUTURE:
-            contents.futures[parsed.partition] = (path, parsed.unique)
+        elif parsed.suffix == FUTURE:
+            contents.futures[parsed.partition] = (path, parsed.unique_id)
         else:
             contents.ignored.append(path)
-    points = _offsets(log_dir.recovery_points, "recovering all its logs from their start")
-    if points is None:
-        contents.clean = False
-    contents.recovery_points = points or {}
+    recovery_points = _offsets(log_dir.recovery_points, "recovering all its logs from their start")
+    if recovery_points is None:
+        contents.is_clean = False
+    contents.recovery_points = recovery_points or {}
     contents.start_offsets = _offsets(log_dir.start_offsets, "logs start at their first segment") or {}
     contents.high_watermarks = _offsets(log_dir.high_watermarks, "high watermarks start at the start of each log") or {}
     return contents
 
 
 def _offsets(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartition, int] | None:
+    """Return the offsets in a checkpoint. If it is malformed, log the error with its consequence
+    and return None."""
     try:
         return checkpoint.read()
     except CheckpointError as error:
@@ -100,25 +102,25 @@ def _offsets(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartit
 def complete_moves(dirs: Sequence[DirContents]) -> None:
     """Complete moves between directories that a crash interrupted between their two renames: the
     old folder is already renamed to `-delete`, and another directory has a complete `-future`
-    folder with the same unique name."""
-    deleted = {(parsed.partition, parsed.unique) for contents in dirs for parsed in contents.deletes.values()}
+    folder with the same unique id. A directory whose rename fails goes offline."""
+    deleted = {(parsed.partition, parsed.unique_id) for contents in dirs for parsed in contents.deletes.values()}
     present = {partition for contents in dirs for partition in contents.logs}
     for contents in dirs:
-        for partition, (path, unique) in list(contents.futures.items()):
-            if partition not in present and (partition, unique) in deleted:
+        for partition, (path, unique_id) in list(contents.futures.items()):
+            if partition not in present and (partition, unique_id) in deleted:
                 target = contents.log_dir.path / str(partition)
                 try:
                     os.rename(path, target)
                 except OSError as error:
                     contents.log_dir.fail(error)
                     continue
-                logger.info("completed the move of %s to %s", partition, contents.log_dir.path)
+                logger.info("Completed the move of %s to %s", partition, contents.log_dir.path)
                 contents.logs[partition] = target
                 del contents.futures[partition]
 
 
 def check_duplicates(dirs: Sequence[DirContents]) -> None:
-    """Raises LogDirError if two directories have a log of the same partition."""
+    """Raise LogDirError if two directories have a log of the same partition."""
     paths: dict[TopicPartition, Path] = {}
     for contents in dirs:
         for partition, path in contents.logs.items():
@@ -139,9 +141,10 @@ def open_logs(
     progress: Progress | None = None,
 ) -> list[LoadedFolder]:
     """Open all logs, with `threads_per_dir` threads for each directory that needs recovery. Blocks.
+    Returns a LoadedFolder for each log, with the log or the error.
 
-    After a clean shutdown one thread per directory opens the logs, because there is little I/O to
-    wait for. A directory that fails while its logs are opened goes offline.
+    After a clean shutdown one thread per directory opens the logs, because opening a log then needs
+    little I/O. A directory that fails while its logs are opened goes offline.
     """
 
     def open_folder(folder: LoadedFolder, contents: DirContents) -> LoadedFolder:
@@ -157,7 +160,7 @@ def open_logs(
                 clock,
                 recovery_point=contents.recovery_points.get(partition, 0),
                 start_offset=contents.start_offsets.get(partition, 0),
-                clean_shutdown=contents.clean,
+                clean_shutdown=contents.is_clean,
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )
         except (OSError, KafkaError) as error:
@@ -175,33 +178,33 @@ def open_logs(
         folders += [(LoadedFolder(log_dir, tp, path, ""), contents) for tp, path in contents.logs.items()]
         folders += [(LoadedFolder(log_dir, tp, *future), contents) for tp, future in contents.futures.items()]
     pools = {
-        contents.log_dir.path: ThreadPoolExecutor(1 if contents.clean else max(1, threads_per_dir), "recover")
+        contents.log_dir.path: ThreadPoolExecutor(1 if contents.is_clean else max(1, threads_per_dir), "recover")
         for contents in dirs
     }
     try:
         pending: set[Future[LoadedFolder]] = {
             pools[contents.log_dir.path].submit(open_folder, folder, contents) for folder, contents in folders
         }
-        loaded: list[LoadedFolder] = []
+        loaded_folders: list[LoadedFolder] = []
         while pending:
-            done, pending = wait(pending, timeout=1.0)
-            loaded += [future.result() for future in done]
+            completed, pending = wait(pending, timeout=1.0)
+            loaded_folders += [future.result() for future in completed]
             if pending and progress is not None:
-                progress(len(loaded), len(folders), list(in_progress))
+                progress(len(loaded_folders), len(folders), list(in_progress))
     finally:
         for pool in pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-    return loaded
+    return loaded_folders
 
 
 def close_logs(logs: Sequence[Log], threads: int) -> bool:
-    """Close the logs of a directory. Returns False if a log could not be closed cleanly."""
+    """Close the logs of a directory. Returns whether all logs were closed cleanly."""
 
     def close(log: Log) -> bool:
         try:
             log.close()
         except Exception as error:
-            logger.error("%s could not be closed cleanly: %s", log.topic_partition, error)
+            logger.error("Cannot close the log of %s cleanly: %s", log.topic_partition, error)
             return False
         return True
 

@@ -27,20 +27,21 @@ from kavka.storage.segment import LogSegment
 
 
 class Log(LogOffsets):
-    """The batches of one partition, in segments, in one folder. It is composed of these parts:
+    """The batches of one partition, stored as segments in one folder. A log has these parts:
 
     - `segments` (LogSegments): the files of batches and their indexes;
     - `producer_states` (ProducerStates): idempotent producers, transactions, and their snapshots;
     - `epochs` (LeaderEpochs): the offset at which each leader epoch begins;
-    - an appender (LogAppender): batches that are staged and not written yet;
-    - a reader (LogReader), and a flusher (LogFlusher) that moves the recovery point.
+    - an appender (LogAppender): stages and writes batches;
+    - a reader (LogReader);
+    - a flusher (LogFlusher): moves the recovery point.
 
     Log itself implements the operations that span several parts: retention, truncation, the high
     watermark, and the swap of cleaned segments. LogOffsets defines the offsets and their
     invariants.
 
-    One thread owns a log: the loop thread, except while the log is opened, closed at shutdown, or
-    is the target of a move (log_moves.py). Only that thread may call the methods. Any thread may
+    One thread owns a log. The loop thread owns it, except while it is opened, closed at shutdown,
+    or the target of a move (log_moves.py). Only the owner may call the methods. Any thread may
     call `run()` of the objects that `prepare_flush` and `take_due_deletions` return.
     """
 
@@ -95,11 +96,11 @@ class Log(LogOffsets):
         producer_id_expiration_ms: int = 86_400_000,
         topic_id: UUID | None = None,
     ) -> Log:
-        """Open the log in `dir`, which is created if it is missing; its parent must exist. Blocks.
-        Recovers the log unless the last shutdown was clean.
+        """Open the log in `dir`. A missing `dir` is created in its parent, which must exist.
+        Blocks. Recovers the log unless the last shutdown was clean.
 
-        Raises OSError if the disk fails, KafkaError if the folder belongs to another topic id or
-        its files are malformed.
+        Raises OSError if the disk fails, and KafkaError if the folder belongs to another topic id
+        or its files are malformed.
         """
         path = os.fspath(dir)
         is_new = not os.path.isdir(path)
@@ -115,7 +116,8 @@ class Log(LogOffsets):
         return log
 
     def set_topic_id(self, topic_id: UUID) -> None:
-        """Write `partition.metadata`. Raises INCONSISTENT_TOPIC_ID if it has another topic id."""
+        """Write `partition.metadata`, unless it has this topic id. Raises INCONSISTENT_TOPIC_ID if
+        it has another topic id."""
         if self.topic_id is None:
             write_topic_id(str(self.dir), topic_id)
             self.topic_id = topic_id
@@ -125,14 +127,14 @@ class Log(LogOffsets):
             )
 
     def update_config(self, config: LogConfig) -> None:
-        """Set the configuration. It takes effect at once, also for existing segments, except for
-        the size of their indexes."""
+        """Set the configuration. It takes effect at once, except for the size of the indexes of
+        existing segments."""
         self.config = config
         self.segments.update_config(config)
         self._appender.update_config(config)
 
     def notify_rolls(self, callback: Callable[[Log], None] | None) -> None:
-        """Call `callback` after each roll."""
+        """Call `callback` after each roll. None removes the callback."""
         self._appender.on_roll = None if callback is None else lambda: callback(self)
 
     # --- state
@@ -166,7 +168,8 @@ class Log(LogOffsets):
     # --- leader epochs
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and its end offset, or (-1, -1)."""
+        """Return the largest epoch up to `epoch` and its end offset, or (-1, -1) if it is
+        unknown."""
         return self.epochs.end_offset_for(epoch, self.written_end)
 
     def start_epoch(self, leader_epoch: int) -> None:
@@ -178,7 +181,8 @@ class Log(LogOffsets):
     # --- the high watermark and the start offset
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set the high watermark, bounded by the log, and update the last stable offset."""
+        """Set the high watermark to `offset`, limited to the offsets of the log, and update the
+        last stable offset."""
         if offset > self.written_end:
             offset = self.written_end
         if offset < self.start_offset:
@@ -196,8 +200,8 @@ class Log(LogOffsets):
     def delete_records_before(self, offset: int) -> int:
         """Move the start offset up to `offset` (-1: the high watermark). Returns the start offset.
 
-        Raises OFFSET_OUT_OF_RANGE past the high watermark. The next `delete_old_segments` removes
-        the segments that are wholly before the start offset.
+        Raises OFFSET_OUT_OF_RANGE if `offset` is negative or past the high watermark. The next
+        `delete_old_segments` removes the segments that end before the start offset.
         """
         self.write_staged()
         if offset == -1:
@@ -205,13 +209,15 @@ class Log(LogOffsets):
         if not 0 <= offset <= self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Cannot delete up to {offset}: the high watermark of {self.topic_partition} is {self.high_watermark}.",
+                f"Cannot delete the records of {self.topic_partition} before {offset}: the high watermark is "
+                f"{self.high_watermark}.",
             )
         self._advance_start(offset)
         return self.start_offset
 
     def advance_start_offset(self, offset: int) -> None:
-        """A follower adopts the start offset of its leader, up to the end of its log."""
+        """Move the start offset of a follower up to `offset`, the start offset of the leader, but
+        not past the end of the log."""
         self.write_staged()
         self._advance_start(min(offset, self.end_offset))
 
@@ -227,9 +233,10 @@ class Log(LogOffsets):
 
     def delete_old_segments(self, now_ms: int | None = None) -> int:
         """Remove the segments, oldest first, that exceed retention.ms or retention.bytes (both only
-        with cleanup.policy=delete), or that end before the start offset. Returns how many.
+        with cleanup.policy=delete), or that end before the start offset. Returns the number of
+        removed segments.
 
-        If even the active segment has expired, the log rolls first.
+        If the active segment has expired as well, the log rolls first.
         """
         self.write_staged()
         now = self.clock.now_ms() if now_ms is None else now_ms
@@ -249,9 +256,9 @@ class Log(LogOffsets):
         return count + self._delete_expired(lambda _, end: end is not None and end <= self.start_offset)
 
     def _delete_expired(self, is_expired: Callable[[LogSegment, int | None], bool]) -> int:
-        """Remove the segments at the front of the log that have expired and are completely below
-        the high watermark. Returns how many. The second argument of `is_expired` is the base offset
-        of the next segment, or None for the active segment."""
+        """Remove the segments at the start of the log that have expired and end at or before the
+        high watermark. Returns the number of removed segments. The second argument of `is_expired`
+        is the base offset of the next segment, or None for the active segment."""
         expired: list[LogSegment] = []
         next_bases = [segment.base_offset for segment in self.segments[1:]]
         for segment, next_base in zip(self.segments, [*next_bases, None], strict=True):
@@ -273,7 +280,8 @@ class Log(LogOffsets):
         return len(expired)
 
     def _remove_snapshot(self, offset: int) -> None:
-        """Remove the producer snapshot of a segment, unless it is the latest."""
+        """Remove the producer snapshot at `offset`, the base offset of a removed segment, unless it
+        is the latest snapshot."""
         snapshots = self.producer_states.snapshots
         if offset != snapshots.latest:
             snapshots.remove(offset)
@@ -282,8 +290,8 @@ class Log(LogOffsets):
 
     def truncate_to(self, offset: int) -> bool:
         """Truncate the log so that it ends at `offset`. The batch that contains `offset` is removed
-        completely. Returns False if the log ends at or before `offset`. An OSError from a full disk
-        leaves a log that is truncated in memory and on disk."""
+        completely. Returns False if the log ends at or before `offset`. If the disk is full, raises
+        OSError, but the log is truncated in memory and on disk."""
         self.write_staged()
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
@@ -312,8 +320,8 @@ class Log(LogOffsets):
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records and start again at `offset`. Raises OSError(EIO), which counts as a
-        failed disk, if the new segment cannot be created, because the log then has no segment."""
+        """Remove all records and start the log at `offset`. If the new segment cannot be created,
+        the log has no segment. Then raises OSError(EIO), which takes the directory offline."""
         self.write_staged()
         for segment in list(reversed(self.segments)):
             self.segments.remove(segment)
@@ -324,7 +332,7 @@ class Log(LogOffsets):
         try:
             self.segments.create(offset)
         except OSError as error:
-            raise OSError(errno.EIO, f"cannot create a segment: {error.strerror}", error.filename) from error
+            raise OSError(errno.EIO, f"cannot create segment {offset}: {error.strerror}", error.filename) from error
         self.start_offset = offset
         self._end_at(offset)
         self.epochs.clear()
@@ -339,7 +347,8 @@ class Log(LogOffsets):
     # --- the cleaner
 
     def replace_segments(self, cleaned: Sequence[LogSegment], sources: Sequence[LogSegment]) -> None:
-        """Replace segments by the cleaned segments made from them (`LogSegments.replace`)."""
+        """Replace `sources` by the segments that the cleaner created from them
+        (`LogSegments.replace`)."""
         self.segments.replace(cleaned, sources)
         base_offsets = {segment.base_offset for segment in self.segments}
         for segment in sources:
@@ -350,8 +359,8 @@ class Log(LogOffsets):
     # --- closing
 
     def close(self) -> None:
-        """A clean shutdown: write a producer snapshot at the end of the log, trim the indexes and
-        flush all files. Blocks."""
+        """Close the log at a clean shutdown: write a producer snapshot at the end of the log, trim
+        the indexes and flush all unflushed files. Blocks. Raises OSError."""
         if self.closed:
             return
         self.write_staged()
@@ -369,8 +378,8 @@ class Log(LogOffsets):
         self._close_files()
 
     def abandon(self) -> None:
-        """Close the descriptors and leave the files as they are, after a disk failure or before the
-        folder is removed."""
+        """Drop the staged batches and close the descriptors without a flush, after a disk failure
+        or before the folder is removed."""
         if not self.closed:
             self.roll_back()
             self._close_files()
@@ -380,7 +389,7 @@ class Log(LogOffsets):
         self.segments.abandon()
 
     def rename_dir(self, name: str) -> Path:
-        """Rename the folder of a log that stays open (topic-N.<uuid>-future to topic-N)."""
+        """Rename the folder of the log, which stays open. Returns the new path. Raises OSError."""
         self.write_staged()
         self.dir = self.dir.rename(self.dir.with_name(name))
         path = str(self.dir)

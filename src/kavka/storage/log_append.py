@@ -1,5 +1,5 @@
-"""Appending: the batches of one turn of the event loop are staged, then written with one system
-call."""
+"""Appends to a log. The batches of one iteration of the event loop are staged, then written with
+one system call."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from kavka.storage.transaction_index import AbortedTxn
 
 
 class AppendOrigin(Enum):
-    """The writer of the records. The sequences of a client's batches are checked, and a client may
-    not write control records."""
+    """The writer of the records. For a client, the sequence numbers are checked and control records
+    are rejected."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -45,7 +45,7 @@ class UnexpectedOffset(KafkaError):
     def __init__(self, first_offset: int, last_offset: int, end_offset: int) -> None:
         super().__init__(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"Batches from offset {first_offset} to {last_offset} do not follow on a log that ends at {end_offset}.",
+            f"Batches from offset {first_offset} to {last_offset} begin before {end_offset}, the end of the log.",
         )
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -53,8 +53,8 @@ class UnexpectedOffset(KafkaError):
 
 @dataclass(slots=True, eq=False)
 class AppendInfo:
-    """The result of an append. `append_time` is -1 under CreateTime. A duplicate has the offsets
-    and the time of the original batch."""
+    """The result of an append. `append_time` is -1 under CreateTime. For a duplicate, the offsets
+    and timestamps are those of the original batch."""
 
     first_offset: int
     last_offset: int
@@ -69,8 +69,9 @@ class AppendInfo:
 
 @dataclass(slots=True)
 class Undo:
-    """The state of the log before the first batch of the turn. `epochs` is None while no batch has
-    begun an epoch. The producer states keep their own undo record (`ProducerStates.roll_back`)."""
+    """The state of the log before the first staged batch, for `LogAppender.roll_back`. `epochs` is
+    None while no staged batch has begun a leader epoch. ProducerStates keeps its previous state
+    itself."""
 
     segment: LogSegment
     mark: SegmentMark
@@ -79,13 +80,13 @@ class Undo:
 
 
 class LogAppender:
-    """The batches that are staged and not written yet.
+    """Stages batches and writes them.
 
     Callers stage any number of batches with `stage_as_leader`, then write them with one
     `write_staged`. A staged batch is neither in the file nor visible to readers, but `end_offset`,
-    the producer states and the leader epochs already include it. A failed write reverts all of
-    them, even if the log rolled within the turn. A crash loses staged batches, which have not been
-    acknowledged. Only the thread that owns the log may call the methods.
+    the producer states and the leader epochs already include it. A failed write reverts all staged
+    batches, including those that a roll has already written. A crash loses the staged batches, none
+    of which has been acknowledged. Only the thread that owns the log may call the methods.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class LogAppender:
         self._aborted: list[AbortedTxn] = []
         self._size = 0
         self._undo: Undo | None = None
-        # The error of a roll within the turn that could not write the batches staged before it.
-        # `write_staged` raises it again for the callers that staged them.
+        # The error of a roll that could not write the batches staged before it. `write_staged`
+        # raises the error again for the callers that staged them.
         self._failure: KafkaError | None = None
 
     def update_config(self, config: LogConfig) -> None:
@@ -131,13 +132,14 @@ class LogAppender:
         api_version: int | None = None,
         on_loop: bool = False,
     ) -> AppendInfo:
-        """Check the one batch in `records`, assign its offsets in place, and stage it.
+        """Check the single batch in `records`, assign its offsets in place, and stage it.
 
-        A KafkaError leaves the log unchanged. A duplicate of one of the producer's last five
-        batches is not staged; the result has the offsets of the original. `records` must be
-        writable, and the caller must not change it until `write_staged`.
+        Raises KafkaError if the batch is invalid; the log is then unchanged. A duplicate of one of
+        the producer's last five batches is not staged; the result then has the offsets of the
+        original. `records` must be writable, and the caller must not change it until
+        `write_staged`.
 
-        With `on_loop`, raises TooLargeToOpenHere if the batch must be decompressed in a worker
+        With `on_loop`, raises MustDecompressInWorker if the batch must be decompressed in a worker
         thread. The worker thread then calls `validate_produce` with the `rules` of this log, and
         the caller passes the result as `records`.
         """
@@ -147,8 +149,8 @@ class LogAppender:
         if isinstance(records, ValidatedBatch):
             batch = records
         else:
-            version = LATEST_API_VERSION if api_version is None else api_version
-            batch = validate_produce(records, self.rules, now, version, origin is CLIENT, on_loop)
+            api_version = LATEST_API_VERSION if api_version is None else api_version
+            batch = validate_produce(records, self.rules, now, api_version, origin is CLIENT, on_loop)
         # A slice of a named tuple is a plain tuple, which is unpacked faster.
         (
             buffer, size, count, delta, max_timestamp, append_time, _, producer_id, producer_epoch, sequence,
@@ -157,13 +159,13 @@ class LogAppender:
         if size > self._config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"A batch of {size} bytes does not fit into a segment of {self._config.segment_bytes}.",
+                f"A batch of {size} bytes is larger than segment.bytes, {self._config.segment_bytes}.",
             )
         marker = None
         if producer_id >= 0:
             original, marker = self._check_producer(batch, origin)
             if original is not None:
-                return self._duplicate(original, leader_epoch)
+                return self._duplicate_info(original, leader_epoch)
         elif is_transactional and origin is CLIENT:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transactional batch must have a producer id."
@@ -184,8 +186,8 @@ class LogAppender:
         return AppendInfo(base, last, max_timestamp, time, self._offsets.start_offset, leader_epoch, size, count)
 
     def _check_producer(self, batch: ValidatedBatch, origin: AppendOrigin) -> tuple[BatchMeta | None, EndMarker | None]:
-        """Check a batch against the state of its producer. Returns the original of a duplicate, and
-        the marker in a control batch."""
+        """Check a batch against the state of its producer. Returns the original batch if the batch
+        is a duplicate, and the end marker if it is a control batch. Raises KafkaError."""
         buffer, size, _, delta, _, _, _, producer_id, epoch, sequence, is_transactional, is_control, _ = batch[:]
         if is_control:
             control = batch_at(buffer, 0, size)
@@ -201,7 +203,7 @@ class LogAppender:
         self._producers.check_coordinator_batch(producer_id, epoch, is_transactional)
         return None, None
 
-    def _duplicate(self, original: BatchMeta, leader_epoch: int) -> AppendInfo:
+    def _duplicate_info(self, original: BatchMeta, leader_epoch: int) -> AppendInfo:
         first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
         start_offset, count = self._offsets.start_offset, original.offset_delta + 1
         return AppendInfo(first, last, timestamp, timestamp, start_offset, leader_epoch, 0, count, duplicate=True)
@@ -211,13 +213,14 @@ class LogAppender:
     def append_as_follower(
         self, records: memoryview | bytes | bytearray, leader_epoch: int | None = None
     ) -> AppendInfo:
-        """Append batches from a leader, with their offsets and epochs, and write them. An
+        """Append and write batches from the leader, with their offsets and leader epochs. An
         incomplete batch at the end is ignored.
 
         Raises UnexpectedOffset if the batches begin before the end of the log. Raises
-        CORRUPT_MESSAGE if a CRC or the order of offsets is wrong, or if a batch has a later epoch
-        than `leader_epoch`, the epoch of the fetch. A leader can send such a batch if it truncates
-        the file and appends to it while sendfile reads it. Both errors leave the log unchanged.
+        CORRUPT_MESSAGE if a CRC or the order of offsets is wrong, or if a batch has a later leader
+        epoch than `leader_epoch`, the epoch of the fetch. A leader can send such a batch if it
+        truncates the file and appends to it while sendfile reads it. Both errors leave the log
+        unchanged.
         """
         received_batches = self._check_from_leader(records, leader_epoch)
         start_offset = self._offsets.start_offset
@@ -251,11 +254,15 @@ class LogAppender:
         for batch in received_batches:
             first, last = batch.base_offset, batch.last_offset
             if first <= previous_offset or last < first:
-                raise corrupt(f"Offsets {first} to {last} came after offset {previous_offset}.")
+                raise corrupt(
+                    f"A batch has the offsets {first} to {last}, but the previous offset is {previous_offset}."
+                )
             if last - first > MAX_RELATIVE_OFFSET:
-                raise corrupt(f"The batch at {first} spans too many offsets.")
+                raise corrupt(f"The batch at offset {first} has more offsets than a segment can have.")
             if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-                raise corrupt(f"The batch at {first} is of epoch {batch.leader_epoch}, not of {leader_epoch}.")
+                raise corrupt(
+                    f"The batch at offset {first} has leader epoch {batch.leader_epoch}, later than {leader_epoch}."
+                )
             batch.ensure_crc()
             previous_offset = last
         return received_batches
@@ -276,8 +283,9 @@ class LogAppender:
     def _place(
         self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: int
     ) -> tuple[LogSegment, int]:
-        """The segment and the position for the next batch. Rolls if the active segment is too
-        large, too old or too far from the base offset, or has a full index."""
+        """Return the segment and the position for the next batch. The log rolls if the active
+        segment is too large or too old, has a full index, or begins too far before
+        `last_offset`."""
         segment = self._segments.active
         position = segment.file.size + self._size
         if segment.roll_at == ROLL_TIME_UNKNOWN:
@@ -290,7 +298,7 @@ class LogAppender:
             or segment.time_index.entries + staged_entries >= segment.time_index.max_entries - 1
             or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         ):
-            self._roll_in_turn(base_offset)
+            self._roll_while_staging(base_offset)
             segment, position = self._segments.active, 0
         if self._undo is None:
             self._undo = Undo(segment, segment.mark(), self._offsets.end_offset)
@@ -315,8 +323,8 @@ class LogAppender:
         max_timestamp: int,
         leader_epoch: int,
     ) -> None:
-        """Stage one batch at its position, with its leader epoch, and its index entry if one is
-        due."""
+        """Stage a batch at `position`. Begins a leader epoch if the batch has a new one, and stages
+        an index entry if one is due."""
         if leader_epoch != self._epochs.latest and leader_epoch >= 0:
             self._begin_epoch(leader_epoch, base)
         self._buffers.append(buffer)
@@ -350,9 +358,9 @@ class LogAppender:
     def write_staged(self) -> None:
         """Write all staged batches with one system call, then their index entries.
 
-        Raises KafkaError(KAFKA_STORAGE_ERROR) with the OSError as its cause if that fails, for
-        example on a full disk. The file is then truncated to its previous size, and the offsets,
-        producer states and epochs are restored to their values before the turn.
+        If the write fails, for example on a full disk, raises KAFKA_STORAGE_ERROR with the OSError
+        as its cause. The file is then truncated to its previous size, and the offsets, producer
+        states and leader epochs are restored to their values before the first staged batch.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -395,8 +403,8 @@ class LogAppender:
         self._size = 0
 
     def roll_back(self) -> None:
-        """Drop all batches staged since the last `write_staged`, also those that a roll has already
-        written."""
+        """Drop all batches staged since the last `write_staged`, including those that a roll has
+        already written."""
         self._clear()
         undo, self._undo = self._undo, None
         if undo is None:
@@ -419,14 +427,15 @@ class LogAppender:
     # --- rolling
 
     def roll(self) -> None:
-        """Begin a new segment at the end of the log, unless the active one is empty."""
+        """Begin a new segment at the end of the log, unless the active segment is empty. Raises
+        KAFKA_STORAGE_ERROR."""
         self.write_staged()
         if self._segments.active.file.size:
             self._roll_at(self._offsets.end_offset)
 
-    def _roll_in_turn(self, base_offset: int) -> None:
-        """Begin a new segment within a turn. The staged batches are first written to the active
-        segment; if that fails, all appends of the turn fail."""
+    def _roll_while_staging(self, base_offset: int) -> None:
+        """Begin a new segment while batches are staged. The staged batches are first written to the
+        active segment; if that fails, all of them are dropped. Raises KafkaError."""
         if self._buffers:
             try:
                 self._write_out()
@@ -436,11 +445,11 @@ class LogAppender:
         self._roll_at(base_offset)
 
     def _roll_at(self, base_offset: int) -> None:
-        """Begin a segment at `base_offset`. All staged batches must have been written. An error
-        leaves the active segment unchanged."""
+        """Begin a segment at `base_offset`. All staged batches must have been written. If it raises
+        KAFKA_STORAGE_ERROR, the active segment is unchanged."""
         segments = self._segments
         if base_offset <= segments.active.base_offset:
-            # The active segment is empty and can store the batch itself.
+            # The active segment is empty, so the batch can be appended to it.
             return
         try:
             self._producers.take_snapshot(base_offset)
@@ -450,7 +459,9 @@ class LogAppender:
             with contextlib.suppress(OSError):
                 self._producers.snapshots.remove(base_offset)
                 LogSegment.remove_files(segments.dir, base_offset)
-            raise storage_error(f"Cannot begin a new segment in {segments.dir}: {error.strerror or error}") from error
+            raise storage_error(
+                f"Cannot create segment {base_offset} in {segments.dir}: {error.strerror or error}"
+            ) from error
         if len(segments) > 2:
             segments[-3].forget_recent()
         segments.active.set_roll_time()
@@ -459,8 +470,12 @@ class LogAppender:
 
 
 def _produce_rules(config: LogConfig) -> ProduceRules:
-    name = config.compression_type
-    codec = None if name == "producer" else CODEC_NAMES.index("none" if name == "uncompressed" else name)
+    compression = config.compression_type
+    codec = (
+        None
+        if compression == "producer"
+        else CODEC_NAMES.index("none" if compression == "uncompressed" else compression)
+    )
     return ProduceRules(
         codec=codec,
         level=config.compression_level,

@@ -15,9 +15,9 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One field per topic setting. The names are Kafka's with underscores, the defaults those of
-    Kafka 3.9. Immutable: a change of configuration passes a new LogConfig to `Log.update_config`.
-    """
+    """One field per topic setting. The names are Kafka's with underscores, and the defaults are
+    those of Kafka 3.9. Immutable: a change of the configuration creates a new LogConfig
+    (`Log.update_config`)."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -52,15 +52,15 @@ class LogConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
-        """Create the configuration from parsed topic settings, whose keys are Kafka's names
-        (`segment.bytes`). Missing settings have their default. Settings that a log does not use are
-        ignored."""
+        """Create the configuration from parsed topic settings, keyed by Kafka's names
+        (`segment.bytes`). Missing settings have their defaults. Settings that a log does not use
+        are ignored."""
         options: dict[str, Any] = {}
-        for name in _FIELDS:
+        for name in _FIELD_NAMES:
             value = values.get(name.replace("_", "."))
             if value is not None:
                 options[name] = value
-        for name in _LISTS:
+        for name in _LIST_FIELDS:
             if name in options:
                 options[name] = _items(options[name])
         return cls(**options)
@@ -83,7 +83,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `compression_type`, or None if it has no level or the producer chooses."""
+        """The level for `compression_type`; None if the type has no level or is `producer`."""
         level: int | None = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -92,15 +92,15 @@ class LogConfig:
         return level
 
     def random_segment_jitter(self) -> int:
-        """A random time (ms) by which a segment rolls earlier than `segment.ms`, so that many
-        partitions do not roll at the same time."""
+        """Return a random time (ms) by which a segment rolls earlier than after `segment.ms`, so
+        that many partitions do not roll at the same time."""
         if self.segment_jitter_ms == 0:
             return 0
         return random.randrange(max(1, min(self.segment_jitter_ms, self.segment_ms)))
 
 
-_FIELDS = tuple(field.name for field in fields(LogConfig))
-_LISTS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
+_FIELD_NAMES = tuple(field.name for field in fields(LogConfig))
+_LIST_FIELDS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 
 
 def _items(value: str | Iterable[str]) -> tuple[str, ...]:

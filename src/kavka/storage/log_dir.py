@@ -1,12 +1,13 @@
-"""One data directory: its lock, its owner, its clean shutdown file, and whether it is online.
+"""One data directory of a broker: its lock, its `meta.properties`, its clean shutdown file, and
+whether it is online.
 
-Its contents:
+The directory contains:
 
     .lock                  locked while a broker uses the directory
     meta.properties        the broker id and the cluster id
     .kafka_cleanshutdown   exists only between a clean shutdown and the next start
-    <topic>-<partition>    one folder per partition (partition_dir.py has other forms of the name)
-    *-offset-checkpoint    checkpoint.py
+    <topic>-<partition>    one folder per partition (partition_dir.py describes other names)
+    *-offset-checkpoint    offsets of all partitions (checkpoint.py)
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ LOCK_FILE = ".lock"
 META_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
-# Errors that take a directory offline. All others concern one request: no space (ENOSPC, EDQUOT,
-# EFBIG), no descriptor or memory (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), an invalid name
-# (ENAMETOOLONG), an unsupported call (EOPNOTSUPP), or a programming error (EBADF, EINVAL).
-_BROKEN = frozenset((
+# The errors that take a directory offline. Any other error fails only one operation: no space
+# (ENOSPC, EDQUOT, EFBIG), no descriptor or memory (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), an
+# invalid name (ENAMETOOLONG), an unsupported call (EOPNOTSUPP), or a programming error (EBADF,
+# EINVAL).
+_DIR_FAILURE_ERRNOS = frozenset((
     # The device has failed or lost data.
     errno.EIO, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM, errno.EMEDIUMTYPE, errno.EREMOTEIO, errno.ENODATA,
     errno.EILSEQ, errno.ETIMEDOUT, errno.ENOLINK,
@@ -54,11 +56,13 @@ _BROKEN = frozenset((
 
 
 class LogDirError(Exception):
-    """A broker cannot start with its data directories. The message is one line for the user."""
+    """The broker cannot start because of its data directories. The message is one line for the
+    user."""
 
 
 def os_error(error: BaseException | None) -> OSError | None:
-    """`error` or the OSError that caused it; None if there is no OSError, or for FileClosed."""
+    """Return `error` if it is an OSError, else the OSError that caused it. Return None if there is
+    no OSError, and for FileClosed."""
     while error is not None and not isinstance(error, OSError):
         if isinstance(error, FileClosed):
             return None
@@ -69,7 +73,7 @@ def os_error(error: BaseException | None) -> OSError | None:
 def is_dir_failure(error: BaseException | None) -> bool:
     """Whether an error, or its cause, means that the directory has failed."""
     cause = os_error(error)
-    return cause is not None and cause.errno in _BROKEN
+    return cause is not None and cause.errno in _DIR_FAILURE_ERRNOS
 
 
 # --- meta.properties
@@ -77,8 +81,8 @@ def is_dir_failure(error: BaseException | None) -> bool:
 
 @dataclass(slots=True)
 class MetaProperties:
-    """`version` is 0 in ZooKeeper mode (broker.id) and 1 in KRaft mode (node.id). `others` are
-    written back unchanged."""
+    """The contents of `meta.properties`. `version` is 0 in ZooKeeper mode (broker.id) and 1 in
+    KRaft mode (node.id). `others` are unknown properties, which are written back unchanged."""
 
     broker_id: int | None = None
     cluster_id: str | None = None
@@ -91,17 +95,18 @@ def _escape(text: str) -> str:
     return "".join("\\" + char if char in "\\=:#!" else char for char in text)
 
 
-def decode_meta(text: str, name: str) -> MetaProperties:
+def decode_meta(text: str, path: str) -> MetaProperties:
+    """Parse the text of a `meta.properties` file. Raises LogDirError if it is malformed."""
     try:
         properties = parse_properties(text)
         if "version" not in properties:
             raise LogDirError(
-                f"{name} is empty or damaged: it has no version; restore it, or remove it if the directory belongs to "
-                "this broker (it is written again at the start)"
+                f"{path} is empty or damaged: it has no version; restore the file, or remove it if the directory "
+                "belongs to this broker (the broker writes it again at the start)"
             )
         version = int(properties.pop("version"))
         if version not in (0, 1):
-            raise LogDirError(f"{name} has version {version}; versions 0 and 1 can be read")
+            raise LogDirError(f"{path} has the unsupported version {version}; supported versions are 0 and 1")
         broker_id = properties.pop("broker.id" if version == 0 else "node.id", None)
         return MetaProperties(
             broker_id=None if broker_id is None else int(broker_id),
@@ -111,7 +116,7 @@ def decode_meta(text: str, name: str) -> MetaProperties:
             others=properties,
         )
     except ValueError as error:
-        raise LogDirError(f"{name} is malformed: {error}") from None
+        raise LogDirError(f"{path} is malformed: {error}") from None
 
 
 def encode_meta(meta: MetaProperties) -> str:
@@ -129,9 +134,9 @@ def encode_meta(meta: MetaProperties) -> str:
 
 
 class LogDir:
-    """A data directory: its lock, its health and its checkpoint files. The thread that starts the
-    broker prepares and locks it. Any thread may call `fail`, which stores only the first error;
-    only the log manager may call the other methods."""
+    """A data directory: its lock, its failure and its checkpoint files. The thread that starts the
+    broker calls `prepare` and `lock`. Any thread may call `fail`. Only the log manager may call the
+    other methods."""
 
     __slots__ = ("_lock_fd", "cleaner", "failure", "high_watermarks", "path", "recovery_points", "start_offsets")
 
@@ -152,7 +157,8 @@ class LogDir:
         return self.failure is None
 
     def fail(self, error: BaseException) -> bool:
-        """Take the directory offline. Returns False if it is already offline."""
+        """Take the directory offline because of `error`. Returns False if it is already offline;
+        the first error is kept."""
         if self.failure is not None:
             return False
         self.failure = error
@@ -166,13 +172,13 @@ class LogDir:
             fsync_dir(self.path.parent)
         os.scandir(self.path).close()
         if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "cannot be read and written", str(self.path))
+            raise PermissionError(errno.EACCES, "no permission to read and write the directory", str(self.path))
 
     # --- the lock
 
     def lock(self) -> None:
-        """Lock `.lock`. Raises LogDirError if another broker (including Apache Kafka) has locked
-        it."""
+        """Lock the `.lock` file. Raises LogDirError if another broker (including Apache Kafka) has
+        locked the file, and OSError."""
         if self._lock_fd >= 0:
             return
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -199,6 +205,8 @@ class LogDir:
     # --- meta.properties
 
     def read_meta(self) -> MetaProperties | None:
+        """Return the contents of `meta.properties`, or None if the file is missing. Raises
+        LogDirError if it is malformed, and OSError."""
         path = self.path / META_FILE
         try:
             text = path.read_text(encoding="iso-8859-1")
@@ -212,8 +220,8 @@ class LogDir:
     # --- clean shutdown
 
     def take_clean_shutdown(self) -> bool:
-        """Whether the last shutdown was clean. Removes the file, because a crash during loading
-        needs recovery."""
+        """Remove the clean shutdown file, so that a crash during loading leads to recovery. Returns
+        whether the file existed: the last shutdown was clean. Raises OSError."""
         try:
             os.unlink(self.path / CLEAN_SHUTDOWN_FILE)
         except FileNotFoundError:
@@ -226,36 +234,40 @@ class LogDir:
         atomic_write(self.path / CLEAN_SHUTDOWN_FILE, content.encode())
 
 
-def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
+def check_dir_ids(
+    dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | None
+) -> tuple[int | None, str | None]:
     """Check that the `meta.properties` of all directories agree with each other and with the
-    configured ids. Returns the broker id and the cluster id; an id is None if it is unknown. Raises
-    LogDirError."""
+    configured ids. Returns the broker id and the cluster id, or None for an unknown id. Raises
+    LogDirError if the ids differ."""
     expected_broker: tuple[int, str] | None = None if broker_id is None else (broker_id, "is configured")
     expected_cluster: tuple[str, str] | None = None if cluster_id is None else (cluster_id, "is this cluster's")
     for log_dir in dirs:
         meta = log_dir.read_meta()
         if meta is None:
             continue
-        name = str(log_dir.path / META_FILE)
+        meta_path = str(log_dir.path / META_FILE)
         if meta.broker_id is not None:
             if expected_broker is not None and expected_broker[0] != meta.broker_id:
                 raise LogDirError(
-                    f"{name} belongs to broker.id {meta.broker_id}, but {expected_broker[0]} {expected_broker[1]}; "
+                    f"{meta_path} belongs to broker.id {meta.broker_id}, but {expected_broker[0]} "
+                    f"{expected_broker[1]}; "
                     "use the right directory, or remove the file if its data may be taken over"
                 )
-            expected_broker = (meta.broker_id, f"is in {name}")
+            expected_broker = (meta.broker_id, f"is in {meta_path}")
         if meta.cluster_id is not None:
             if expected_cluster is not None and expected_cluster[0] != meta.cluster_id:
                 raise LogDirError(
-                    f"{name} belongs to cluster.id {meta.cluster_id}, but {expected_cluster[0]} {expected_cluster[1]}; "
+                    f"{meta_path} belongs to cluster.id {meta.cluster_id}, but {expected_cluster[0]} "
+                    f"{expected_cluster[1]}; "
                     "use the right directory or zookeeper.connect, or remove the file if its data may be taken over"
                 )
-            expected_cluster = (meta.cluster_id, f"is in {name}")
+            expected_cluster = (meta.cluster_id, f"is in {meta_path}")
     return (expected_broker and expected_broker[0], expected_cluster and expected_cluster[0])
 
 
-def mark_dirs(dirs: Sequence[LogDir], broker_id: int, cluster_id: str) -> None:
-    """Write the `meta.properties` that are missing or incomplete. Raises OSError."""
+def write_dir_ids(dirs: Sequence[LogDir], broker_id: int, cluster_id: str) -> None:
+    """Write the `meta.properties` files that are missing or incomplete. Raises OSError."""
     for log_dir in dirs:
         meta = log_dir.read_meta()
         if meta is not None and meta.broker_id == broker_id and meta.cluster_id == cluster_id:

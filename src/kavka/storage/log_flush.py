@@ -1,9 +1,9 @@
-"""Flushing. The loop thread prepares and completes a flush, and a worker thread runs it. Appends
-continue in the meantime.
+"""Flushes of a log. The loop thread prepares and completes a flush, and a worker thread runs it.
+Appends continue in the meantime.
 
-Before the recovery point may pass an offset, the .log files up to it, the leader epochs, and the
-indexes and the end producer snapshot of every inactive segment must be on disk. The indexes of the
-segment that contains the recovery point need not be, because recovery rebuilds them.
+Before the recovery point moves to an offset, these files must be on disk: the .log files up to the
+offset, the leader epochs, and for each inactive segment its indexes and the producer snapshot at
+its end. The indexes of the active segment are not flushed, because recovery rebuilds them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LogFlush:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 # The kernel has dropped the pages that it could not write. Unlike a write, an fsync
                 # cannot be repeated.
-                raise OSError(errno.EIO, f"not flushed: {error.strerror}", error.filename) from error
+                raise OSError(errno.EIO, f"fsync failed: {error.strerror}", error.filename) from error
             raise
 
     def complete(self) -> None:
@@ -98,7 +98,8 @@ class LogFlusher:
 
     def prepare_flush(self, up_to: int | None = None) -> LogFlush:
         """Acquire the files that must be flushed before the recovery point is `up_to`, by default
-        the end of the log."""
+        the end of the written batches. Returns the flush. Raises OSError or FileClosed if a file
+        cannot be opened."""
         offsets = self._offsets
         offset = offsets.written_end if up_to is None else min(up_to, offsets.written_end)
         files: list[tuple[LogFile, int]] = []
@@ -134,7 +135,8 @@ class LogFlusher:
                 paths.append(self._snapshots.path(segments[n + 1].base_offset))
 
     def end(self, job: LogFlush, flushed: int | None, *, has_unsynced_names: bool = False) -> None:
-        """For LogFlush: a flush has written all records before `flushed`, or failed (None)."""
+        """For LogFlush: end a flush that has written all records before `flushed`, or that failed
+        (None)."""
         if job in self._jobs:
             self._jobs.remove(job)
         if flushed is not None:
@@ -144,7 +146,7 @@ class LogFlusher:
             self._segments.has_unsynced_names = True
 
     def flush(self, up_to: int | None = None) -> None:
-        """Run all steps of a flush. Blocks."""
+        """Prepare, run and complete a flush. Blocks. Raises OSError."""
         job = self.prepare_flush(up_to)
         try:
             job.run()

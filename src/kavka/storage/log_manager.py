@@ -1,8 +1,9 @@
-"""All logs of a broker: opens, creates, truncates and deletes them, and has their periodic jobs.
+"""All logs of a broker: opens, creates, truncates and deletes them, and provides their periodic
+jobs.
 
 Only the loop thread uses the log manager, except for `open_dirs`, `load` and `shutdown`. These
-block, and run in the thread that starts or stops the broker while the logs have no other user. The
-blocking part of periodic work is in the `run` method of jobs.
+methods block. They run in the thread that starts or stops the broker, while nothing else uses the
+logs. The blocking part of periodic work is in the `run` methods of the jobs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDir, LogDirError, is_dir_failure
 from kavka.storage.log_moves import LogMoves, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, LeaderEpochJob, SweepJob
-from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME, STRAY, marked_name
+from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME_BYTES, STRAY, marked_name
 from kavka.storage.placement import LogPlacement, create_folders
 from kavka.storage.settings import StorageSettings
 
@@ -44,13 +45,14 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """The open logs of a broker, one per partition, and the directory of each.
+    """The open logs of a broker, one per partition, and the directory of each log.
 
-    It is composed of DirHealth (the usable directories), LogPlacement (the directory of a new log),
-    LogMoves (moves between directories), the cleaner, and the jobs of maintenance.py.
+    The log manager is composed of DirHealth (the usable directories), LogPlacement (the directory
+    of a new log), LogMoves (moves between directories), the cleaner, and the jobs of
+    maintenance.py.
 
-    The loop thread calls `on_dir_failure(dir, partitions)` after a directory went offline with
-    these partitions, and `on_moved(partition, log)` after a copy in another directory replaced the
+    The loop thread calls `on_dir_failure(dir, partitions)` after a directory and its partitions
+    went offline, and `on_moved(partition, log)` after a copy in another directory replaced the
     log of a partition.
     """
 
@@ -70,7 +72,7 @@ class LogManager:
         self.on_moved = on_moved
         self.dirs = [LogDir(path) for path in dict.fromkeys(os.path.abspath(path) for path in dirs)]
         if not self.dirs:
-            raise LogDirError("log.dirs names no directory")
+            raise LogDirError("log.dirs contains no directory")
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_dirs: dict[TopicPartition, LogDir] = {}
         self.ignored_folders: list[Path] = []
@@ -112,24 +114,24 @@ class LogManager:
         a directory, or if no directory can be used."""
         self._health.open()
 
-    def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
-        """The broker id and the cluster id from `meta.properties`. Raises LogDirError if they
-        contradict the arguments."""
-        return self._health.claim(broker_id, cluster_id)
+    def check_ids(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
+        """Return the broker id and the cluster id from `meta.properties`, or the arguments if no
+        file has them. Raises LogDirError if an id differs from its argument or between files."""
+        return self._health.check_ids(broker_id, cluster_id)
 
-    def mark(self, broker_id: int, cluster_id: str) -> None:
-        """Write the `meta.properties` that are missing."""
-        self._health.mark(broker_id, cluster_id)
+    def write_ids(self, broker_id: int, cluster_id: str) -> None:
+        """Write the `meta.properties` files that are missing or incomplete."""
+        self._health.write_ids(broker_id, cluster_id)
 
     def load(self, progress: Progress | None = None) -> None:
-        """Open all logs. Blocks, for a long time after a crash. Raises LogDirError if a partition
-        has two logs, or if no directory can be used."""
+        """Open all logs. Blocks, after a crash for a long time. Raises LogDirError if a partition
+        has two logs, or if no directory can be read."""
         dirs = self._scan_dirs()
         complete_moves(dirs)
         check_duplicates(dirs)
         for contents in dirs:
             for path in contents.ignored:
-                logger.warning("%s is not the folder of a partition: ignoring it", path)
+                logger.warning("Ignoring %s: it is not the folder of a partition", path)
             self.ignored_folders += contents.ignored
             for path in contents.deletes:
                 self._deletion.add(path, 0)
@@ -145,10 +147,10 @@ class LogManager:
         for folder in folders:
             self._adopt_folder(folder, high_watermarks[folder.log_dir].get(folder.partition))
         for folder in folders:
-            if folder.unique and folder.log is not None and folder.log_dir.online:
+            if folder.unique_id and folder.log is not None and folder.log_dir.online:
                 self._resume_move(folder, folder.log)
         if not self.online_dirs:
-            raise LogDirError("none of the log directories can be read")
+            raise LogDirError("no log directory can be read")
 
     def _scan_dirs(self) -> list[DirContents]:
         dirs = []
@@ -167,10 +169,10 @@ class LogManager:
             if log is not None:
                 log.abandon()
         elif log is None:
-            if not folder.unique:
+            if not folder.unique_id:
                 self._health.set_unreadable(folder.partition, folder.path, str(folder.error))
-            logger.error("%s cannot be opened and is ignored: %s", folder.path, folder.error)
-        elif not folder.unique:
+            logger.error("Cannot open the log in %s, ignoring it: %s", folder.path, folder.error)
+        elif not folder.unique_id:
             if high_watermark is not None:
                 log.set_high_watermark(high_watermark)
             self._adopt(log, folder.log_dir)
@@ -178,12 +180,12 @@ class LogManager:
     def _resume_move(self, folder: LoadedFolder, future: Log) -> None:
         current = self._logs.get(folder.partition)
         if current is None or self._partition_dirs[folder.partition] is folder.log_dir:
-            logger.warning("%s is a copy of a log that does not exist: ignoring it", folder.path)
+            logger.warning("Ignoring %s: it is a copy of a log that does not exist", folder.path)
             self.ignored_folders.append(folder.path)
             future.abandon()
         else:
             source = self._partition_dirs[folder.partition]
-            self._moves.add(PartitionMove(current, future, source, folder.log_dir, folder.unique))
+            self._moves.add(PartitionMove(current, future, source, folder.log_dir, folder.unique_id))
             self.cleaner.pause(folder.partition)
 
     def _adopt(self, log: Log, log_dir: LogDir) -> None:
@@ -217,7 +219,7 @@ class LogManager:
             yield move.future
 
     def dir_of(self, log: Log) -> LogDir:
-        """The directory of a log. Raises KeyError if the log was deleted or replaced."""
+        """Return the directory of a log. Raises KeyError if the log was deleted or replaced."""
         partition = log.topic_partition
         if self._logs.get(partition) is log:
             return self._partition_dirs[partition]
@@ -235,17 +237,18 @@ class LogManager:
         return self._health.is_offline(partition)
 
     def is_in_failed_dir(self, partition: TopicPartition) -> bool:
-        """Whether the log of the partition was last in a directory that has failed since."""
+        """Whether the log of the partition was in a directory when the directory failed."""
         return self._health.is_in_failed_dir(partition)
 
     # --- creating and deleting
 
     def place_new(self, partitions: Iterable[tuple[TopicPartition, UUID, bool]]) -> Callable[[], None] | None:
-        """Choose the directories of logs that `get_or_create` is about to create. The flag of each
-        partition is its `is_new` (see `get_or_create`).
+        """Choose the directories of logs that `get_or_create` is about to create. Each tuple has
+        the partition, the topic id and `is_new` (see `get_or_create`).
 
-        Returns a function for a worker thread that creates the folders and waits for the disk, or
-        None if there are none. If it is not called or fails, `get_or_create` creates the folders.
+        Returns a function that creates the folders and waits for the disk, or None if no folder is
+        needed. A worker thread calls the function. If the function is not called or fails,
+        `get_or_create` creates the folders.
         """
         counts = self._partition_counts()
         folders: list[tuple[str, UUID]] = []
@@ -266,19 +269,19 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> Log:
-        """The log of the partition, created if it does not exist. LogPlacement chooses its
-        directory. Raises KAFKA_STORAGE_ERROR if the log cannot be created, or may be in an offline
-        directory.
+        """Return the log of the partition. If there is none, create it in the directory that
+        LogPlacement chooses. Raises KAFKA_STORAGE_ERROR if the log cannot be created, or may be in
+        an offline directory.
 
-        If `is_new` is False, this broker had a log of the partition before, so none is created
+        If `is_new` is False, this broker had a log of the partition before, so no log is created
         while a directory is offline.
 
         A log with another topic id belongs to an earlier topic of the same name, whose partition
-        was moved to another broker or deleted while this broker was down. If `is_new` is True, its
-        folder is renamed to `-stray`, else KAFKA_STORAGE_ERROR is raised.
+        was moved to another broker or deleted while this broker was down. If `is_new` is True, the
+        folder of that log is renamed to `-stray`, else KAFKA_STORAGE_ERROR is raised.
         """
         log = self._logs.get(partition)
-        # A request of an old version has no topic id (all zeros).
+        # Old request versions have no topic id: it is all zeros.
         if log is not None and topic_id is not None and topic_id.int and log.topic_id not in (None, topic_id):
             if not is_new:
                 raise storage_error(f"{log.dir} belongs to topic {log.topic_id}, not to {topic_id}.")
@@ -313,10 +316,11 @@ class LogManager:
         except OSError as error:
             if is_dir_failure(error):
                 self._health.fail(log_dir, error)
-            raise storage_error(f"The log of {partition} cannot be created in {log_dir.path}: {error}.") from error
+            raise storage_error(f"Cannot create the log of {partition} in {log_dir.path}: {error}.") from error
 
     def _partition_counts(self) -> dict[LogDir, int]:
-        """The number of partitions that each online directory has, or is about to have."""
+        """Return the number of partitions of each online directory, including reserved logs and the
+        targets of moves."""
         targets = [move.target for move in self._moves.in_progress.values()]
         return self._placement.counts(self.online_dirs, [*self._partition_dirs.values(), *targets])
 
@@ -328,9 +332,9 @@ class LogManager:
                 if log is self._logs.get(log.topic_partition):
                     self._flush.watch(log)
 
-    def settings_changed(self, settings: StorageSettings) -> None:
-        """Apply the dynamic settings: the cleaner's rate and memory, the expiration of producers,
-        and the number of threads at shutdown."""
+    def update_settings(self, settings: StorageSettings) -> None:
+        """Apply the dynamic settings: those of the cleaner, the expiration of producers, and the
+        number of threads at shutdown."""
         self.settings = settings
         self._cleaning.settings = settings.cleaner
         self._cleaning.period_ms = settings.cleaner.backoff_ms
@@ -338,8 +342,9 @@ class LogManager:
             log.producer_states.expiration_ms = settings.producer_id_expiration_ms
 
     def delete(self, partition: TopicPartition) -> None:
-        """Remove the log and rename its folder at once. Its files are removed after
-        `file.delete.delay.ms`."""
+        """Delete the log of a partition. Its folder is renamed to `-delete` at once, and its files
+        are removed after `file.delete.delay.ms`. Raises KAFKA_STORAGE_ERROR if the folder cannot be
+        renamed."""
         self._placement.forget(partition)
         log = self._release(partition)
         if log is None:
@@ -349,14 +354,15 @@ class LogManager:
             return
         due_ms = self.clock.now_ms() + log.config.file_delete_delay_ms
         self._rename(log, DELETE)
-        # The log stays open until then, because responses in flight may still send its files.
+        # The log stays open until its files are removed: responses in flight may still send them.
         self._deletion.add(log.dir, due_ms, log)
 
     def _mark_stray(self, log: Log, topic_id: UUID) -> None:
-        """Rename the folder of a log that belongs to no partition, and leave it to the operator."""
+        """Rename the folder of a log of another topic to `-stray`. The operator decides whether to
+        delete it."""
         self._release(log.topic_partition)
         self._rename(log, STRAY)
-        logger.warning("%s belongs to topic %s, not to %s: it is marked as stray", log.dir, log.topic_id, topic_id)
+        logger.warning("Marked %s as stray: it belongs to topic %s, not to %s", log.dir, log.topic_id, topic_id)
         log.abandon()
         self.ignored_folders.append(log.dir)
 
@@ -369,30 +375,30 @@ class LogManager:
             self._flush.unwatch(log)
         return log
 
-    def _rename(self, log: Log, kind: str) -> None:
+    def _rename(self, log: Log, suffix: str) -> None:
         """Rename the folder of a released log to `-delete` or `-stray`."""
         partition = log.topic_partition
         log_dir = self._partition_dirs.pop(partition)
         try:
-            log.rename_dir(marked_name(partition, kind))
+            log.rename_dir(marked_name(partition, suffix))
         except OSError as error:
             log.abandon()
             if is_dir_failure(error):
                 self._health.fail(log_dir, error)
-            raise storage_error(f"The log of {partition} cannot be renamed: {error}.") from error
+            raise storage_error(f"Cannot rename the folder of {partition}: {error}.") from error
 
     # --- truncation
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> None:
-        """Truncate a log and its future log, and lower the offsets of the cleaner and the
-        checkpoints."""
+        """Truncate the log of a partition and its future log to `offset`, and lower the offsets of
+        the cleaner and the checkpoints."""
         log = self._logs[partition]
         self.cleaner.abort(partition)
         try:
             log.truncate_to(offset)
         finally:
-            # The log is truncated even if a full disk caused an error.
-            self.cleaner.truncated(partition, offset)
+            # If the disk is full, an error is raised although the log is truncated.
+            self.cleaner.on_truncated(partition, offset)
             self._moves.truncate(partition, offset)
             self.lower_checkpoints(self._partition_dirs[partition], partition, log.end_offset)
 
@@ -413,15 +419,15 @@ class LogManager:
     # --- moves between directories
 
     def move(self, partition: TopicPartition, path: str | os.PathLike[str]) -> None:
-        """Start to move a partition to the directory `path`. If the partition has no log yet, its
-        log will be created there.
+        """Start to move the log of a partition to the directory `path`. If the partition has no log
+        yet, its log will be created in that directory.
 
         Raises INVALID_TOPIC_EXCEPTION, as Kafka does, if the topic name is too long for the name of
         the future folder, LOG_DIR_NOT_FOUND if `path` is not in log.dirs, and KAFKA_STORAGE_ERROR
         if the directory or the log is offline.
         """
         name = marked_name(partition, FUTURE)
-        if len(name) > MAX_NAME:
+        if len(name) > MAX_NAME_BYTES:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         target = self.dir_at(path)
         if target is None:
@@ -433,14 +439,15 @@ class LogManager:
         current = self._logs.get(partition)
         if current is None:
             self._placement.request(partition, target)
-        elif self._moves.is_needed(partition, self._partition_dirs[partition], target):
+        elif self._moves.cancel_other_target(partition, self._partition_dirs[partition], target):
             future = self._create(partition, target, name, current.config)
-            unique = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
-            self._moves.add(PartitionMove(current, future, self._partition_dirs[partition], target, unique))
+            unique_id = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
+            self._moves.add(PartitionMove(current, future, self._partition_dirs[partition], target, unique_id))
             self.cleaner.pause(partition)
 
     def future(self, partition: TopicPartition) -> Log | None:
-        """The future log of a partition that is being moved to another directory, or None."""
+        """Return the future log of a partition that is being moved to another directory, or
+        None."""
         move = self._moves.in_progress.get(partition)
         return None if move is None or move.dropped else move.future
 
@@ -459,15 +466,15 @@ class LogManager:
         self._adopt(move.future, move.target)
         due_ms = self.clock.now_ms() + replaced_log.config.file_delete_delay_ms
         self._deletion.add(replaced_log.dir, due_ms, replaced_log)
-        logger.info("moved %s from %s to %s", partition, move.source.path, move.target.path)
+        logger.info("Moved %s from %s to %s", partition, move.source.path, move.target.path)
         if self.on_moved is not None:
             self.on_moved(partition, move.future)
 
     # --- failure
 
     def report_failure(self, log: Log, error: BaseException | None) -> bool:
-        """After an error in a log, take its directory offline if the error means that it has
-        failed. Returns False for other errors. On the loop thread."""
+        """Take the directory of a log offline if `error` is a directory failure. Returns False for
+        other errors. Only the loop thread may call it."""
         if not is_dir_failure(error):
             return False
         assert error is not None
@@ -479,7 +486,8 @@ class LogManager:
         return True
 
     def report_dir_failure(self, log_dir: LogDir, error: BaseException | None, action: str) -> None:
-        """Handle the error of `action` in a directory. On the loop thread."""
+        """Handle the error of `action` in a directory: take the directory offline, or log the
+        error. Only the loop thread may call it."""
         self._health.report(log_dir, error, action)
 
     def _release_dir(self, log_dir: LogDir) -> list[TopicPartition]:
@@ -499,9 +507,9 @@ class LogManager:
     # --- jobs
 
     def jobs(self) -> list[Job]:
-        """The jobs for the broker's loop to schedule (jobs.py)."""
+        """Return the jobs that the broker's loop schedules (jobs.py)."""
         jobs: list[Job] = [
-            SweepJob(self, "retention", self.settings.retention_check_interval_ms, self.retain),
+            SweepJob(self, "retention", self.settings.retention_check_interval_ms, self.apply_retention),
             SweepJob(
                 self,
                 "expire-producers",
@@ -518,14 +526,15 @@ class LogManager:
             jobs.append(self._cleaning)
         return jobs
 
-    def retain(self, log: Log) -> None:
-        """Delete old segments, unless the log is being cleaned."""
+    def apply_retention(self, log: Log) -> None:
+        """Delete the segments that exceed the retention of a log, unless the log is being
+        cleaned."""
         if not self.cleaner.is_cleaning(log.topic_partition):
             log.delete_old_segments(self.clock.now_ms())
 
     def _offsets_by_dir(self, offset_of: Callable[[Log], int | None]) -> dict[LogDir, dict[TopicPartition, int]]:
-        """The contents of a checkpoint file of each online directory. Logs for which `offset_of`
-        returns None are omitted."""
+        """Return the contents of a checkpoint file for each online directory. Logs for which
+        `offset_of` returns None are omitted."""
         offsets: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in self.online_dirs}
         for log in self.all_logs():
             log_dir, offset = self.dir_of(log), offset_of(log)
@@ -534,7 +543,7 @@ class LogManager:
         return offsets
 
     def describe(self) -> list[DirInfo]:
-        """The directories and their partitions, for DescribeLogDirs."""
+        """Describe the directories and their partitions, for DescribeLogDirs."""
         replicas: dict[LogDir, list[ReplicaInfo]] = {log_dir: [] for log_dir in self.dirs}
         for partition, log in self._logs.items():
             lag = max(0, log.high_watermark - log.end_offset)
@@ -547,14 +556,14 @@ class LogManager:
     # --- stop
 
     def stop_jobs(self) -> None:
-        """Make running jobs end soon, and start no new ones. On the loop thread, before
-        `shutdown`."""
+        """Abort the running cleaning and moves, and start no other cleaning. The loop thread calls
+        it before `shutdown`."""
         self._cleaning.stop()
         self._moves.stop()
 
     def shutdown(self, broker_epoch: int = -1) -> None:
         """Flush and close all logs, write the checkpoints and the clean shutdown files, and unlock
-        the directories. Blocks; no job may be running."""
+        the directories. Blocks. No job may be running."""
         self.stop_jobs()
         recovery_points = self._offsets_by_dir(lambda log: log.end_offset)
         start_offsets = self._offsets_by_dir(_advanced_start)
@@ -575,13 +584,13 @@ class LogManager:
                 log_dir.cleaner.write(self.cleaner.offsets_in(log_dir))
                 log_dir.write_clean_shutdown(broker_epoch)
             except OSError as error:
-                logger.error("log directory %s could not be closed cleanly: %s", log_dir.path, error)
+                logger.error("Cannot close log directory %s cleanly: %s", log_dir.path, error)
         self._health.unlock()
         self._logs.clear()
         self._partition_dirs.clear()
 
     def abandon(self) -> None:
-        """Close all files and write nothing, like a crash. For tests, and after a failed start."""
+        """Close all files without writing, like a crash. For tests, and after a failed start."""
         for log in self.all_logs():
             log.abandon()
         self._deletion.abandon_logs()

@@ -1,11 +1,11 @@
 """Moves a log to another data directory while it is appended to (AlterReplicaLogDirs).
 
-A worker thread copies the current log, batch by batch as a follower would, to a future log in a
-folder `<topic>-<partition>.<unique>-future` of the target directory. When the future log has nearly
-caught up, the loop thread copies the remaining batches and swaps the logs: it renames the current
-folder to `….<unique>-delete`, then the future folder to `<topic>-<partition>`. After a crash
-between the two renames, the next start finds the same unique name in both directories and completes
-the move (loading.py).
+A worker thread copies the batches of the current log, as a follower would, to a future log in a
+folder `<topic>-<partition>.<unique id>-future` of the target directory. When the future log has
+nearly caught up, the loop thread copies the remaining batches and swaps the logs: it renames the
+current folder to `….<unique id>-delete`, then the future folder to `<topic>-<partition>`. After a
+crash between the two renames, the next start finds the same unique id in both directories and
+completes the move (loading.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kavka.storage.files import fsync_dir
 from kavka.storage.jobs import Job
 from kavka.storage.log import Log
 from kavka.storage.log_dir import LogDir, is_dir_failure
-from kavka.storage.pace import Pace, Stopped
+from kavka.storage.pace import Pace, WorkAborted
 from kavka.storage.partition_dir import DELETE, marked_name
 
 if TYPE_CHECKING:
@@ -31,33 +31,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROUND_BYTES = 16 * 1024 * 1024
-PIECE_BYTES = 1024 * 1024
-SWAP_BYTES = 2 * 1024 * 1024  # The maximum that the loop thread copies itself.
+# The maximum number of bytes that one `run` copies.
+MAX_ROUND_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
+# The maximum number of bytes that the loop thread copies before the swap.
+MAX_SWAP_BYTES = 2 * 1024 * 1024
 
 
-class SourceFailed(Exception):
-    """The source of the copy cannot be read. Its directory has failed, not that of the copy."""
+class SourceDirError(Exception):
+    """The source directory of a move has failed, not the target directory."""
 
 
 @contextlib.contextmanager
-def _blaming_source() -> Iterator[None]:
+def _source_errors() -> Iterator[None]:
+    """Convert an OSError to a SourceDirError."""
     try:
         yield
     except OSError as error:
-        raise SourceFailed(str(error)) from error
+        raise SourceDirError(str(error)) from error
 
 
 @dataclass(slots=True, eq=False)
 class PartitionMove:
     """The move of one log from `source` to `target`. The worker thread owns the future log while
-    `run` is in progress, the loop thread otherwise."""
+    `run` is in progress, and the loop thread otherwise. Only the loop thread may call the methods,
+    except for `run`."""
 
     current: Log
     future: Log
     source: LogDir
     target: LogDir
-    unique: str
+    unique_id: str
     dropped: bool = False
     pace: Pace = field(default_factory=Pace)
     _slice: FileSlice | None = None
@@ -73,7 +77,7 @@ class PartitionMove:
         return max(0, self.current.end_offset - self.future.end_offset)
 
     def drop(self) -> None:
-        """Cancel the move. The job removes the copy. On the loop thread."""
+        """Cancel the move. The job removes the copy."""
         self.dropped = True
         self.pace.stop()
 
@@ -85,11 +89,11 @@ class PartitionMove:
 
     def is_outdated(self, error: BaseException) -> bool:
         """Whether `run` failed only because the log was truncated or its segment deleted during the
-        copy. The next round then copies the current state. On the loop thread."""
+        copy. The next round then copies the current state."""
         return isinstance(error, FileClosed) or (self._truncate_at is not None and not is_dir_failure(error))
 
     def prepare(self) -> None:
-        """Select the bytes to copy next. On the loop thread."""
+        """Select the bytes to copy next."""
         current, future = self.current, self.future
         start = current.start_offset
         if self._truncate_at is not None:
@@ -100,14 +104,14 @@ class PartitionMove:
             self._truncate_at = None
         if future.end_offset < start:
             future.truncate_fully_and_start_at(start)
-        read = current.read(future.end_offset, ROUND_BYTES, limit=current.end_offset, min_one_batch=True)
+        read = current.read(future.end_offset, MAX_ROUND_BYTES, limit=current.end_offset, min_one_batch=True)
         self._slice = None if read is None else read.slice
         self._has_caught_up = self._slice is None or (
-            self._slice.size <= SWAP_BYTES and self._slice.file is current.active_segment.file
+            self._slice.size <= MAX_SWAP_BYTES and self._slice.file is current.active_segment.file
         )
 
     def run(self) -> None:
-        """Copy the selected bytes. In the worker thread."""
+        """Copy the selected bytes. Runs in the worker thread."""
         if self._slice is not None:
             copy(self.future, self._slice, self.pace)
         if self._has_caught_up:
@@ -115,21 +119,21 @@ class PartitionMove:
             self.future.flush()
 
     def can_swap(self) -> bool:
-        """Whether the loop thread can copy the remaining bytes now. On the loop thread, after
-        `run`."""
+        """Whether the remaining bytes are few enough for `swap`. Call it after `run`."""
         if not self._has_caught_up or self._truncate_at is not None:
             return False
-        return self.current.bytes_between(self.future.end_offset, self.current.end_offset) <= SWAP_BYTES
+        return self.current.bytes_between(self.future.end_offset, self.current.end_offset) <= MAX_SWAP_BYTES
 
     def swap(self) -> None:
-        """Copy the remaining batches and replace the current log by the future log. On the loop
-        thread."""
+        """Copy the remaining batches and replace the current log by the future log. Raises OSError
+        if the target directory fails, and SourceDirError if the source directory fails."""
         current, future = self.current, self.future
         while future.end_offset < current.end_offset:
-            read = current.read(future.end_offset, SWAP_BYTES, limit=current.end_offset, min_one_batch=True)
+            read = current.read(future.end_offset, MAX_SWAP_BYTES, limit=current.end_offset, min_one_batch=True)
             if read is None:
                 raise RuntimeError(
-                    f"the copy of {self.partition} ends at {future.end_offset}, the log at {current.end_offset}"
+                    f"cannot complete the copy of {self.partition}: the copy ends at offset {future.end_offset}, "
+                    f"the log at {current.end_offset}"
                 )
             copy(future, read.slice, None)
         if current.topic_id is not None and future.topic_id is None:
@@ -138,25 +142,26 @@ class PartitionMove:
         if current.start_offset > future.start_offset:
             future.delete_records_before(current.start_offset)
         name = str(self.partition)
-        with _blaming_source():
-            current.rename_dir(marked_name(self.partition, DELETE, self.unique))
+        with _source_errors():
+            current.rename_dir(marked_name(self.partition, DELETE, self.unique_id))
         try:
-            with _blaming_source():
+            with _source_errors():
                 fsync_dir(self.source.path)
             future.rename_dir(name)
-        except (OSError, SourceFailed):
+        except (OSError, SourceDirError):
             current.rename_dir(name)
             raise
         fsync_dir(self.target.path)
 
 
-def copy(future: Log, piece: FileSlice, pace: Pace | None) -> None:
-    """Append the complete batches of a slice, about a megabyte at a time."""
-    position, remaining = piece.position, piece.size
-    chunk = PIECE_BYTES
+def copy(future: Log, slice: FileSlice, pace: Pace | None) -> None:
+    """Append the complete batches of a slice to `future`, about a megabyte at a time. Raises
+    SourceDirError if the slice cannot be read, OSError, and WorkAborted."""
+    position, remaining = slice.position, slice.size
+    chunk = CHUNK_BYTES
     while remaining > 0:
-        with _blaming_source():
-            data = piece.file.read(position, min(remaining, chunk))
+        with _source_errors():
+            data = slice.file.read(position, min(remaining, chunk))
         end = 0
         for batch in batches(data):
             if not end and batch.base_offset < future.end_offset and future.end_offset == future.start_offset:
@@ -171,13 +176,14 @@ def copy(future: Log, piece: FileSlice, pace: Pace | None) -> None:
         future.append_as_follower(memoryview(data)[:end])
         position += end
         remaining -= end
-        chunk = PIECE_BYTES
+        chunk = CHUNK_BYTES
         if pace is not None:
             pace.pause_if_due()
 
 
 class LogMoves(Job):
-    """All moves in progress. The job copies a few megabytes of each in turn.
+    """All moves in progress. A round of the job copies at most MAX_ROUND_BYTES of one move; the
+    moves take turns.
 
     `in_progress` has one move per partition, including cancelled moves until the next `prepare`.
     Only the loop thread may call the methods, except for `run`.
@@ -186,11 +192,11 @@ class LogMoves(Job):
     name = "move-logs"
     period_ms = 1_000
 
-    def __init__(self, manager: LogManager, swapped: Callable[[PartitionMove], None]) -> None:
+    def __init__(self, manager: LogManager, on_swapped: Callable[[PartitionMove], None]) -> None:
         self._manager = manager
-        self._swapped = swapped
+        self._on_swapped = on_swapped
         self._move: PartitionMove | None = None
-        self._failed: Exception | None = None
+        self._prepare_error: Exception | None = None
         self.in_progress: dict[TopicPartition, PartitionMove] = {}
         self._cancelled: list[PartitionMove] = []
 
@@ -202,8 +208,9 @@ class LogMoves(Job):
             self._cancelled.append(previous_move)
         self.in_progress[move.partition] = move
 
-    def is_needed(self, partition: TopicPartition, source: LogDir, target: LogDir) -> bool:
-        """Whether a move to `target` must be started. Cancels a move to another directory."""
+    def cancel_other_target(self, partition: TopicPartition, source: LogDir, target: LogDir) -> bool:
+        """Cancel a move of the partition to a directory other than `target`. Returns whether a move
+        to `target` must be started."""
         move = self.in_progress.get(partition)
         if move is not None and not move.dropped:
             if move.target is target:
@@ -212,6 +219,7 @@ class LogMoves(Job):
         return source is not target
 
     def cancel(self, partition: TopicPartition) -> None:
+        """Cancel the move of a partition, if there is one."""
         move = self.in_progress.get(partition)
         if move is not None:
             move.drop()
@@ -237,8 +245,8 @@ class LogMoves(Job):
         for partition, move in list(self.in_progress.items()):
             if move.dropped:
                 self._cancelled.append(self.in_progress.pop(partition))
-        # The copies cannot be removed earlier, because a worker thread may have used them until
-        # now.
+        # The copies are removed only now, because the worker thread may have used them until its
+        # last round ended.
         while self._cancelled:
             self._manager.remove_copy(self._cancelled.pop())
         if not self.in_progress:
@@ -250,17 +258,17 @@ class LogMoves(Job):
             move.prepare()
             self._manager.lower_checkpoints(move.target, partition, move.future.end_offset)
         except Exception as error:
-            self._failed = error
+            self._prepare_error = error
         return True
 
     def run(self) -> None:
-        if self._failed is not None:
-            raise self._failed
+        if self._prepare_error is not None:
+            raise self._prepare_error
         if self._move is not None:
             self._move.run()
 
     def finish(self, error: BaseException | None) -> bool:
-        move, self._move, self._failed = self._move, None, None
+        move, self._move, self._prepare_error = self._move, None, None
         if move is None:
             return False
         if not move.dropped and error is None:
@@ -268,11 +276,11 @@ class LogMoves(Job):
                 if move.can_swap():
                     move.swap()
                     del self.in_progress[move.partition]
-                    self._swapped(move)
+                    self._on_swapped(move)
             except Exception as failure:
                 error = failure
-        if error is not None and not isinstance(error, Stopped) and not move.is_outdated(error):
-            logger.warning("%s cannot be moved to %s: %s", move.partition, move.target.path, error)
+        if error is not None and not isinstance(error, WorkAborted) and not move.is_outdated(error):
+            logger.warning("Cannot move %s to %s: %s", move.partition, move.target.path, error)
             move.drop()
-            self._manager.report_failure(move.current if isinstance(error, SourceFailed) else move.future, error)
+            self._manager.report_failure(move.current if isinstance(error, SourceDirError) else move.future, error)
         return bool(self.in_progress)

@@ -1,4 +1,4 @@
-"""Reading: the slice of a file for a fetch, and offsets by timestamp."""
+"""Reads of one log: the slice of a file for a fetch, and the lookup of offsets by timestamp."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from kavka.storage.segment import LogSegment
 from kavka.storage.segments import LogSegments
 from kavka.storage.transaction_index import AbortedTxn
 
-# A search by time decompresses one batch, unless headers claim timestamps that no record has.
-OPENED_ON_LOOP = 8
+# The number of batches that a timestamp lookup may decompress on the event loop. A lookup
+# decompresses one batch, unless batch headers have timestamps that no record has.
+MAX_OPENED_ON_LOOP = 8
 
 
 class TimestampOffset(NamedTuple):
@@ -29,52 +30,54 @@ class TimestampOffset(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a file in which a record is searched: the first record at offset `start` or later
-    with a timestamp of at least `timestamp`.
+    """A batch in a file, to be searched for the first record at offset `start` or later whose
+    timestamp is `timestamp` or later.
 
-    It does not depend on its log, so a worker thread may read and decompress it. The bytes are read
-    only then, because a request may name thousands of partitions.
+    The batch does not depend on its log, so a worker thread may read and decompress it. Its bytes
+    are read only then, because a request may name thousands of partitions.
     """
 
-    piece: FileSlice
+    slice: FileSlice
     last_offset: int
     leader_epoch: int
     timestamp: int
     start: int
 
     def first_record(self, max_unpacked: int = MAX_UNPACKED_BYTES) -> TimestampOffset | None:
-        """The matching record, or the start of the batch if it is too large to decompress
-        (kavka.records.limits)."""
-        data = self.piece.read()
+        """Return the matching record, or None. If the batch is too large to decompress
+        (kavka.records.limits), return the start of the batch. Raises DecompressedTooLarge if
+        `max_unpacked` is below the default and the batch exceeds it, and CORRUPT_MESSAGE."""
+        data = self.slice.read()
         batch = batch_at(data, 0, len(data))
         if batch is None:
-            raise corrupt(f"There is no complete batch with last offset {self.last_offset}.")
+            raise corrupt(f"Cannot read the batch with last offset {self.last_offset}: it is incomplete.")
         try:
             for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
                 if record.timestamp >= self.timestamp and record.offset >= self.start:
                     return TimestampOffset(record.timestamp, record.offset, self.leader_epoch)
         except KafkaError as error:
-            may_be_opened = isinstance(error, DecompressedTooLarge) and max_unpacked < MAX_UNPACKED_BYTES
-            if error.code is not ErrorCode.MESSAGE_TOO_LARGE or may_be_opened:
+            fits_larger_limit = isinstance(error, DecompressedTooLarge) and max_unpacked < MAX_UNPACKED_BYTES
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE or fits_larger_limit:
                 raise
             # The start of the batch is never after the matching record.
             return TimestampOffset(batch.max_timestamp, max(batch.base_offset, self.start), self.leader_epoch)
         return None
 
     def first_record_if_small(self) -> TimestampOffset | None:
-        """Like `first_record`, but raises UnopenedBatch if that may take more than a few
+        """Like `first_record`, but raises MustSearchInWorker if the search may take more than a few
         milliseconds."""
-        if len(self.piece) > SMALL_BATCH_BYTES:
-            raise UnopenedBatch(self)
+        if len(self.slice) > SMALL_BATCH_BYTES:
+            raise MustSearchInWorker(self)
         try:
             return self.first_record(SMALL_UNPACKED_BYTES)
         except DecompressedTooLarge:
-            raise UnopenedBatch(self) from None
+            raise MustSearchInWorker(self) from None
 
 
-class UnopenedBatch(Exception):
-    """The search reached a batch that must not be decompressed on the event loop. The caller
-    searches it in a worker thread (`first_record`), then continues after its last offset."""
+class MustSearchInWorker(Exception):
+    """A timestamp lookup reached a batch that must not be decompressed on the event loop. The
+    caller searches `batch` in a worker thread (`first_record`). If no record matches, the caller
+    continues the lookup after the last offset of the batch."""
 
     def __init__(self, batch: StoredBatch) -> None:
         super().__init__("a batch must be decompressed in a worker thread")
@@ -86,7 +89,7 @@ def _first_record(batches: Iterator[StoredBatch], max_opened: int | None) -> Tim
         if max_opened is None:
             record = batch.first_record()
         elif opened >= max_opened:
-            raise UnopenedBatch(batch)
+            raise MustSearchInWorker(batch)
         else:
             record = batch.first_record_if_small()
         if record is not None:
@@ -94,9 +97,9 @@ def _first_record(batches: Iterator[StoredBatch], max_opened: int | None) -> Tim
     return None
 
 
-class ColdRead(Exception):
-    """The batch headers before an offset are not in the page cache. The caller warms `slice` in a
-    worker thread and reads again."""
+class PageCacheMiss(Exception):
+    """The batch headers that a read needs are not in the page cache. The caller warms `slice` in a
+    worker thread and repeats the read."""
 
     def __init__(self, slice: FileSlice) -> None:
         super().__init__("not in the page cache")
@@ -107,13 +110,13 @@ class ColdRead(Exception):
 class LogRead:
     """The bytes for a fetch. All batches are complete, except possibly the last one.
 
-    `first_batch_size` is the size of the complete first batch. `recent` is True if the position
+    `first_batch_size` is the size of the complete first batch. `is_recent` is True if the position
     came from memory: the batch was written recently and is almost certainly in the page cache.
     """
 
     slice: FileSlice
     first_batch_size: int
-    recent: bool
+    is_recent: bool
     _segment: LogSegment
     _limit: int
     _is_partial: bool
@@ -123,27 +126,28 @@ class LogRead:
         return self.slice.position
 
     @property
-    def first_batch_complete(self) -> bool:
+    def is_first_batch_complete(self) -> bool:
         return self.slice.size >= self.first_batch_size
 
     def end_offset(self) -> int:
-        """The offset after the last complete batch of the slice, or -1 if there is none. It is an
-        estimate if the slice is not recent and ends before the limit of the read."""
+        """The offset after the last complete batch of the slice, or -1 if no batch is complete. The
+        offset is an estimate if the slice is not recent and ends before the limit of the read."""
         if not self._is_partial:
             return self._limit
         last = self._segment.last_offset_before(self.slice.position + self.slice.size)
         return -1 if last is None else last + 1
 
     def upper_bound(self) -> int:
-        """An offset past all records of the slice, near its end. The aborted transactions of the
-        response end there."""
+        """An offset past the last record of the slice. The response lists the aborted transactions
+        up to this offset."""
         upper = self._segment.upper_offset(self.slice.position + self.slice.size)
         return self._limit if upper is None or upper > self._limit else upper
 
 
 class LogReader:
-    """Reads of one log, which change only a cached position. A read returns batches up to the last
-    `write_staged`. Only the thread that owns the log may call the methods."""
+    """Reads one log. The only state that a read changes is a cached position. A read returns only
+    batches that `write_staged` has written. Only the thread that owns the log may call the
+    methods."""
 
     __slots__ = ("_limit_position", "_offsets", "_segments", "_topic_partition")
 
@@ -161,44 +165,46 @@ class LogReader:
     def read(
         self, offset: int, max_bytes: int, *, limit: int, min_one_batch: bool, nowait: bool = False
     ) -> LogRead | None:
-        """At most `max_bytes` of batches, beginning with the batch that contains `offset` (or the
-        next one, if compaction left a gap); None if there is no record from `offset` to `limit`.
+        """Return at most `max_bytes` of batches, beginning with the batch that contains `offset`,
+        or with the next batch if compaction left a gap. Return None if there is no record from
+        `offset` to `limit`.
 
         `limit` is the high watermark, the last stable offset or the end of the log. With
-        `min_one_batch` the first batch is complete whatever its size. Raises OFFSET_OUT_OF_RANGE if
-        `offset` is not in [start_offset, end_offset]. With `nowait`, raises ColdRead instead of
-        waiting for the disk. Only batch headers are read, and none near the end of the log.
+        `min_one_batch` the first batch is complete, whatever its size. Raises OFFSET_OUT_OF_RANGE
+        if `offset` is not in [start_offset, end_offset]. With `nowait`, raises PageCacheMiss
+        instead of waiting for the disk. The read loads only batch headers, and none near the end of
+        the log.
         """
         offsets = self._offsets
         if not offsets.start_offset <= offset <= offsets.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self._topic_partition} has offsets from {offsets.start_offset} to {offsets.end_offset}, "
-                f"not {offset}.",
+                f"Cannot read {self._topic_partition} at offset {offset}: its offsets are {offsets.start_offset} to "
+                f"{offsets.end_offset}.",
             )
-        written = offsets.written_end
-        if limit > written:
-            limit = written
+        written_end = offsets.written_end
+        if limit > written_end:
+            limit = written_end
         if offset >= limit:
             return None
         segments = self._segments
         segment = segments.active
-        number = -1
+        segment_index = -1
         if offset < segment.base_offset:
-            number = segments.floor_index(offset) - len(segments)
-            segment = segments[number]
+            segment_index = segments.floor_index(offset) - len(segments)
+            segment = segments[segment_index]
         try:
             while (first := segment.find(offset, nowait)) is None:
-                number += 1
-                if not number:
+                segment_index += 1
+                if not segment_index:
                     return None
-                segment = segments[number]
+                segment = segments[segment_index]
                 if segment.base_offset >= limit:
                     return None
-            end = self._end_position(segment, number, limit, nowait)
+            end = self._end_position(segment, segment_index, limit, nowait)
         except BlockingIOError:
             position = segment.nearest_position(offset)
-            raise ColdRead(FileSlice(segment.file, position, min(1 << 16, segment.size - position))) from None
+            raise PageCacheMiss(FileSlice(segment.file, position, min(1 << 16, segment.size - position))) from None
         position, first_size = first
         if min_one_batch and max_bytes < first_size:
             max_bytes = first_size
@@ -207,26 +213,28 @@ class LogReader:
             size = max_bytes
         if size <= 0:
             return None
-        recent = segment.recent_positions
+        recent_positions = segment.recent_positions
         file = segment.file
         file.fd  # noqa: B018  opens the file: its path may change before a worker reads the slice
         return LogRead(
             FileSlice(file, position, size),
             first_size,
-            bool(recent) and position >= recent[0],
+            bool(recent_positions) and position >= recent_positions[0],
             segment,
-            limit if number == -1 else min(limit, segments[number + 1].base_offset),
+            limit if segment_index == -1 else min(limit, segments[segment_index + 1].base_offset),
             size < available,
         )
 
-    def _end_position(self, segment: LogSegment, number: int, limit: int, nowait: bool) -> int:
-        """The position in the segment at which the batches before `limit` end. `number` counts
-        segments from the end: -1 is the active segment."""
-        if limit >= (self._offsets.written_end if number == -1 else self._segments[number + 1].base_offset):
+    def _end_position(self, segment: LogSegment, segment_index: int, limit: int, nowait: bool) -> int:
+        """Return the position in the segment at which the batches before `limit` end.
+        `segment_index` counts segments from the end: -1 is the active segment."""
+        if limit >= (
+            self._offsets.written_end if segment_index == -1 else self._segments[segment_index + 1].base_offset
+        ):
             return segment.file.size
-        cached = self._limit_position
-        if cached is not None and cached[0] is segment and cached[1] == limit:
-            return cached[2]
+        cached_position = self._limit_position
+        if cached_position is not None and cached_position[0] is segment and cached_position[1] == limit:
+            return cached_position[2]
         batch = segment.find(limit, nowait)
         end = segment.file.size if batch is None else batch[0]
         self._limit_position = (segment, limit, end)
@@ -254,7 +262,7 @@ class LogReader:
         return max(0, total)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that overlap [from_offset, to_offset)."""
+        """Return the aborted transactions that overlap [from_offset, to_offset)."""
         aborted: list[AbortedTxn] = []
         for segment in self._segments.from_offset(from_offset):
             in_segment, is_complete = segment.txn_index.aborted_between(from_offset, to_offset)
@@ -268,10 +276,12 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, *, after: int = -1, max_opened: int | None = None
     ) -> TimestampOffset | None:
-        """The first record past offset `after` whose timestamp is `timestamp` or later.
+        """Return the first record past offset `after` whose timestamp is `timestamp` or later, or
+        None.
 
-        It decompresses the batch that contains the record, and rarely others. With `max_opened`,
-        for the event loop, it raises UnopenedBatch at a large batch and after that many batches.
+        The lookup decompresses the batch that contains the record, and rarely others. With
+        `max_opened`, for the event loop, the lookup raises MustSearchInWorker at a large batch and
+        after `max_opened` batches.
         """
         return _first_record(
             (
@@ -284,8 +294,8 @@ class LogReader:
         )
 
     def offset_of_max_timestamp(self, *, after: int = -1, max_opened: int | None = None) -> TimestampOffset | None:
-        """The first record with the largest timestamp of the log; None if no record has a
-        timestamp. The options are those of `offset_for_timestamp`."""
+        """Return the first record with the largest timestamp of the log, or None if no record has a
+        timestamp. `after` and `max_opened` are those of `offset_for_timestamp`."""
         # `max` returns the first of equal segments.
         segment = max(self._segments, key=lambda segment: segment.max_timestamp)
         if segment.max_timestamp < 0:
@@ -294,10 +304,10 @@ class LogReader:
         return _first_record(batches, max_opened)
 
     def _batches_at(self, segment: LogSegment, from_offset: int, timestamp: int, after: int) -> Iterator[StoredBatch]:
-        """The batches that, by their headers, have a record of `timestamp` or later."""
+        """Yield the batches whose headers have a max timestamp of `timestamp` or later."""
         start = max(self._offsets.start_offset, after + 1)
         _, position = segment.offset_index.lookup(max(from_offset, start))
         for at, header in segment.batches(position):
             if header.max_timestamp >= timestamp and header.last_offset >= start:
-                piece = FileSlice(segment.file, at, header.size)
-                yield StoredBatch(piece, header.last_offset, header.leader_epoch, timestamp, start)
+                batch_slice = FileSlice(segment.file, at, header.size)
+                yield StoredBatch(batch_slice, header.last_offset, header.leader_epoch, timestamp, start)

@@ -1,4 +1,4 @@
-"""The periodic jobs of the log manager: retention, expiration of producers, flushing, checkpoints,
+"""The periodic jobs of the log manager: retention, expiration of producers, flushes, checkpoints,
 and removal of files.
 
 jobs.py defines which method runs in which thread. Jobs over all logs work in slices of a few
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 0.004
-FLUSH_PERIOD_MS = 1_000
+MAX_SLICE_S = 0.004
+MAX_FLUSH_PERIOD_MS = 1_000
 DELETION_PERIOD_MS = 1_000
 
 
 class SweepJob(Job):
-    """Calls a quick function for every log, on the loop thread, a few milliseconds at a time."""
+    """Calls `action` for every log, on the loop thread, for a few milliseconds at a time. `action`
+    must be quick."""
 
     def __init__(self, manager: LogManager, name: str, period_ms: int, action: Callable[[Log], object]) -> None:
         self.name = name
@@ -49,7 +50,7 @@ class SweepJob(Job):
     def prepare(self) -> bool:
         if self._remaining_logs is None:
             self._remaining_logs = iter(list(self._manager.logs()))
-        end = time.perf_counter() + SLICE_S
+        end = time.perf_counter() + MAX_SLICE_S
         for log in self._remaining_logs:
             if self._manager.get(log.topic_partition) is not log:
                 continue
@@ -57,7 +58,7 @@ class SweepJob(Job):
                 self._action(log)
             except Exception as error:
                 if not self._manager.report_failure(log, error):
-                    logger.warning("%s of %s failed: %s", self.name, log.topic_partition, error)
+                    logger.warning("Job %s failed for %s: %s", self.name, log.topic_partition, error)
             if time.perf_counter() > end:
                 return True
         self._remaining_logs = None
@@ -73,14 +74,15 @@ class FlushJob(Job):
     name = "flush"
 
     def __init__(self, manager: LogManager, scheduler_interval_ms: int) -> None:
-        self.period_ms = min(FLUSH_PERIOD_MS, scheduler_interval_ms)
+        self.period_ms = min(MAX_FLUSH_PERIOD_MS, scheduler_interval_ms)
         self._manager = manager
         self._rolled: dict[Log, None] = {}
         self._timed: dict[Log, None] = {}
         self._work: list[tuple[Log, LogFlush, list[BaseException]]] = []
 
     def watch(self, log: Log) -> None:
-        """Watch a log, or apply its changed configuration. On the loop thread."""
+        """Watch the rolls and the `flush.ms` of a log. Call it again after a change of the
+        configuration. Only the loop thread may call it."""
         log.notify_rolls(self._on_roll)
         if log.config.flush_ms < MAX_LONG:
             self._timed[log] = None
@@ -108,7 +110,7 @@ class FlushJob(Job):
             try:
                 self._work.append((log, log.prepare_flush(up_to), []))
             except Exception as error:
-                self._failed(log, error)
+                self._report_failure(log, error)
         return bool(self._work)
 
     def run(self) -> None:
@@ -124,24 +126,27 @@ class FlushJob(Job):
                 job.complete()
             else:
                 job.cancel()
-                self._failed(log, errors[0] if errors else error)
+                self._report_failure(log, errors[0] if errors else error)
         self._work = []
         return False
 
-    def _failed(self, log: Log, error: BaseException | None) -> None:
+    def _report_failure(self, log: Log, error: BaseException | None) -> None:
         if not self._manager.report_failure(log, error):
-            logger.warning("%s could not be flushed: %s", log.topic_partition, error)
+            logger.warning("Cannot flush %s: %s", log.topic_partition, error)
 
 
 class LeaderEpochJob(Job):
-    """Writes changed `leader-epoch-checkpoint` files. When a broker becomes the leader of thousands
-    of partitions, all of their files change, and each write waits for two fsyncs. So a worker
-    thread writes the files, `ROUND` at a time. Flushes and clean shutdowns write the files that
-    they need themselves."""
+    """Writes changed `leader-epoch-checkpoint` files in a worker thread, at most
+    MAX_FILES_PER_ROUND at a time.
+
+    When a broker becomes the leader of thousands of partitions, all of their files change, and each
+    write waits for two fsyncs. Flushes and clean shutdowns do not depend on this job: they write
+    the files that they need.
+    """
 
     name = "save-leader-epochs"
     period_ms = 1_000
-    ROUND = 500
+    MAX_FILES_PER_ROUND = 500
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -150,7 +155,7 @@ class LeaderEpochJob(Job):
 
     def prepare(self) -> bool:
         dirty = (log for log in self._manager.logs() if log.epochs.dirty)
-        self._work = [(log, log.epochs.snapshot()) for log in islice(dirty, self.ROUND)]
+        self._work = [(log, log.epochs.snapshot()) for log in islice(dirty, self.MAX_FILES_PER_ROUND)]
         return bool(self._work)
 
     def run(self) -> None:
@@ -162,20 +167,20 @@ class LeaderEpochJob(Job):
 
     def finish(self, error: BaseException | None) -> bool:
         errors, self._errors = self._errors, []
-        is_full_round = len(self._work) == self.ROUND
+        is_full_round = len(self._work) == self.MAX_FILES_PER_ROUND
         self._work = []
         failures = [failure for log, failure in errors if not self._manager.report_failure(log, failure)]
         if failures:
-            logger.warning("%d leader epoch checkpoints could not be written: %s", len(failures), failures[0])
+            logger.warning("Cannot write %d leader epoch checkpoints: %s", len(failures), failures[0])
         return is_full_round and not errors and error is None
 
 
 class CheckpointJob(Job):
-    """Writes the checkpoint files of one kind, one per online directory, whose offsets have
-    changed.
+    """Writes one of the offset checkpoints, for example the recovery points, in each online
+    directory in which an offset has changed.
 
     `_written` has the contents of each file, `_work` the writes in progress. `_is_outdated` is True
-    if a write in progress has offsets from before a truncation, so that the files must be written
+    if a write in progress has offsets from before a truncation. The files must then be written
     again.
     """
 
@@ -197,10 +202,10 @@ class CheckpointJob(Job):
         self._is_outdated = False
 
     def lower(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
-        """Write the file at once if it has a larger offset of the partition than `offset`, at which
-        the log was truncated or created. (An earlier log of the same partition may have left it.)
-        Otherwise a larger recovery point or start offset would apply to records appended from now
-        on: after a crash they would not be checked, or would be skipped. Raises OSError."""
+        """Write the file at once if its offset of the partition is larger than `offset`, the end of
+        a log that was truncated or created. An earlier log of the same partition may have left such
+        an offset. After a crash, recovery would not check the records before a recovery point that
+        is too large, and would skip the records before such a start offset. Raises OSError."""
         if not self._has_larger(log_dir, partition, offset):
             return
         offsets = self._collect()[log_dir]
@@ -246,8 +251,8 @@ class CheckpointJob(Job):
 
 @dataclass(slots=True)
 class FolderDeletion:
-    """A `-delete` folder, or the `-future` folder of a cancelled move. The loop thread closes `log`
-    before the files are removed."""
+    """The pending deletion of a `-delete` folder, or of the `-future` folder of a cancelled move.
+    The loop thread closes `log` before a worker thread removes the files."""
 
     path: Path
     due_ms: int
@@ -269,11 +274,12 @@ class DeletionJob(Job):
         self._errors: list[tuple[Path, OSError]] = []
 
     def add(self, path: Path, due_ms: int, log: Log | None = None) -> None:
-        """Remove a folder at `due_ms` or later."""
+        """Schedule the removal of a folder at `due_ms` or later. `log` is the open log in the
+        folder, if any."""
         self._pending.append(FolderDeletion(path, due_ms, log))
 
     def drop_dir(self, log_dir: LogDir) -> None:
-        """Leave the folders of a failed directory to the next start."""
+        """Cancel the deletions in a failed directory. The next start handles its folders."""
         self._pending = [folder for folder in self._pending if folder.path.parent != log_dir.path]
 
     def abandon_logs(self) -> None:

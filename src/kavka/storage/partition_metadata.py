@@ -3,7 +3,7 @@
     version: 0
     topic_id: nPc0b5lqTUO4oXKO9Hqeow      22 characters, base64 with - and _
 
-Without it, a new topic would use the folder of a deleted topic of the same name.
+Without the topic id, a new topic would use the folder of a deleted topic of the same name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FILE_NAME = "partition.metadata"
 
 
 def read_topic_id(dir: str) -> UUID | None:
-    """The topic id of a folder, or None if the file is missing. Raises KAFKA_STORAGE_ERROR if the
-    file is malformed."""
+    """Return the topic id of a folder, or None if the file is missing. Raises KAFKA_STORAGE_ERROR
+    if the file is malformed."""
     path = os.path.join(dir, FILE_NAME)
     try:
         with open(path, encoding="ascii") as file:
             fields = dict(line.split(": ", 1) for line in file.read().splitlines())
         if int(fields["version"]) != 0:
-            raise ValueError(f"version {fields['version']}")
+            raise ValueError(f"unsupported version {fields['version']}")
         return uuid_from_text(fields["topic_id"])
     except FileNotFoundError:
         return None

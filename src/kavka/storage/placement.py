@@ -1,4 +1,4 @@
-"""The choice of a data directory for a new log."""
+"""Chooses the data directories of new logs, and creates their folders."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LogPlacement:
 
     A new log is created in the directory that AlterReplicaLogDirs requested for it, else in the
     online directory with the fewest partitions. `reserve` chooses the directory before the log is
-    created, so that a worker thread can create its folder. The choices are only in memory. Only the
-    loop thread may call the methods.
+    created, so that a worker thread can create the folder of the log. The choices are only in
+    memory. Only the loop thread may call the methods.
     """
 
     def __init__(self) -> None:
@@ -27,19 +27,22 @@ class LogPlacement:
         self._reserved: dict[TopicPartition, LogDir] = {}
 
     def request(self, partition: TopicPartition, log_dir: LogDir) -> None:
+        """Request a directory for a log that does not exist yet."""
         self._requested[partition] = log_dir
 
     def is_reserved(self, partition: TopicPartition) -> bool:
         return partition in self._reserved
 
     def reserve(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
-        """Choose the directory of a log that will be created soon, and update `counts`."""
+        """Choose and return the directory of a log that will be created soon, and update `counts`.
+        Raises KAFKA_STORAGE_ERROR if no directory is online."""
         log_dir = self._reserved[partition] = self._choose(partition, counts)
         counts[log_dir] += 1
         return log_dir
 
     def choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
-        """The directory of a log that is created now. Removes its reservation."""
+        """Return the directory of a log that is created now: the reserved directory or a new
+        choice. Removes the reservation. Raises KAFKA_STORAGE_ERROR if no directory is online."""
         return self._reserved.pop(partition, None) or self._choose(partition, counts)
 
     def _choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
@@ -51,8 +54,8 @@ class LogPlacement:
         return min(counts, key=counts.__getitem__)
 
     def counts(self, online_dirs: Iterable[LogDir], used_dirs: Iterable[LogDir]) -> dict[LogDir, int]:
-        """The number of partitions in each online directory. `used_dirs` has the directory of each
-        existing log; reserved logs are added."""
+        """Return the number of partitions in each online directory, including reserved logs.
+        `used_dirs` has the directory of each existing log."""
         counts = {log_dir: 0 for log_dir in online_dirs}
         for log_dir in (*used_dirs, *self._reserved.values()):
             if log_dir in counts:
@@ -64,15 +67,15 @@ class LogPlacement:
         self._requested.pop(partition, None)
 
     def drop_dir(self, log_dir: LogDir) -> None:
-        """Remove the requests for a failed directory. Reservations stay, so that creating such a
-        log reports the failure."""
+        """Remove the requests for a failed directory. Its reservations stay, so that creating a
+        reserved log fails with KAFKA_STORAGE_ERROR."""
         self._requested = {tp: requested for tp, requested in self._requested.items() if requested is not log_dir}
 
 
 def create_folders(folders: Sequence[tuple[str, UUID]]) -> None:
-    """Create the folders of new partitions with their `partition.metadata`. Blocks until they are
-    on disk. A crash before that may leave folders without `partition.metadata`, which are empty
-    logs. Raises OSError."""
+    """Create the folders of new partitions with their `partition.metadata`. Blocks until the
+    folders are on disk. An earlier crash may leave folders without `partition.metadata`; they are
+    loaded as empty logs. Raises OSError."""
     for path, topic_id in folders:
         # A missing log directory is not created: it has failed and must not reappear empty.
         with contextlib.suppress(FileExistsError):

@@ -15,8 +15,8 @@ from kavka.storage.transaction_index import AbortedTxn
 def reload_producers(
     states: ProducerStates, segments: LogSegments, start_offset: int, end_offset: int, now_ms: int
 ) -> None:
-    """Set `states` to the producer states at `end_offset`, the end of the log, and write a snapshot
-    of them. Snapshots before the start or after the end of the log are removed."""
+    """Set `states` to the producer states at `end_offset`, and write a snapshot of them. Removes
+    the snapshots before `start_offset` and after `end_offset`. Raises OSError."""
     snapshots = states.snapshots
     snapshots.remove_outside(start_offset, end_offset)
     states.clear()
@@ -32,7 +32,8 @@ def reload_producers(
 
 
 def replay(states: ProducerStates, segments: Sequence[LogSegment], begin: int, end: int) -> None:
-    """Replay the batches in [begin, end), from their headers and the bodies of control batches."""
+    """Apply the batches in [begin, end) to `states`. Reads only the headers, and the bodies of
+    control batches."""
     for segment in segments:
         if segment.base_offset >= end:
             return
@@ -48,15 +49,15 @@ def replay(states: ProducerStates, segments: Sequence[LogSegment], begin: int, e
 
 
 def read_marker(segment: LogSegment, position: int, header: BatchHeader) -> EndMarker | None:
-    """Read the end marker in a control batch."""
+    """Return the end marker in a control batch, or None if it has none."""
     data = segment.file.read(position, header.size)
     batch = batch_at(data, 0, len(data))
     return parse_end_marker(batch, verify_crc=False) if batch is not None else None
 
 
 def replay_batch(states: ProducerStates, header: BatchHeader, marker: EndMarker | None) -> AbortedTxn | None:
-    """Update `states` for one batch that is already in the log, without checks. Returns the
-    transaction that the batch aborts, if any."""
+    """Update `states` for a batch that is already in the log, without checks. Returns the aborted
+    transaction if the batch is an abort marker of a transaction with records, else None."""
     aborted = None
     if not header.is_control:
         states.append_batch(

@@ -1,11 +1,13 @@
-"""Producer snapshots: `<offset>.snapshot` has the states of all producers before that offset.
+"""Producer snapshots: `<offset>.snapshot` has the states of all producers at that offset.
 
-Layout (big-endian): version 1 (2), CRC-32C of all following bytes (4), number of entries (4), then
-for each producer: id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last
-batch (4), timestamp (8), coordinator epoch (4), first offset of its open transaction or -1 (8). A
-snapshot is written at every roll (with the name of the new segment) and at a clean shutdown, so
-that only the batches after it are read when the log is opened. A crash may leave an incomplete
-snapshot with a wrong CRC; the previous snapshot is used then.
+Layout (big-endian, sizes in bytes): version, always 1 (2), CRC-32C of all following bytes (4),
+number of entries (4), then for each producer: id (8), epoch (2), last sequence (4), last offset
+(8), offset delta of its last batch (4), timestamp (8), coordinator epoch (4), first offset of its
+open transaction or -1 (8).
+
+A snapshot is written at every roll, named after the base offset of the new segment, and at a clean
+shutdown. Opening the log then reads only the batches after the last snapshot. A crash may leave an
+incomplete snapshot with a wrong CRC; opening the log then uses the previous snapshot.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _ENTRY = Struct(">qhiqiqiq")
 VERSION = 1
 
 
-class CorruptSnapshot(Exception):
-    pass
+class CorruptSnapshotError(Exception):
+    """A malformed snapshot file. Opening the log uses an earlier snapshot."""
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -50,17 +52,18 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Return the entries of a snapshot file. Raises CorruptSnapshotError."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
+        raise CorruptSnapshotError(f"a snapshot of {len(data)} bytes is too short")
     version, crc = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshot(f"snapshot version {version} is not supported")
+        raise CorruptSnapshotError(f"snapshot version {version} is not supported")
     if crc32c(data[_HEAD.size :]) != crc:
-        raise CorruptSnapshot("the checksum does not match")
+        raise CorruptSnapshotError("the CRC does not match the bytes")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
     start = _HEAD.size + _COUNT.size
     if count < 0 or start + count * _ENTRY.size > len(data):
-        raise CorruptSnapshot(f"{count} entries do not fit into {len(data)} bytes")
+        raise CorruptSnapshotError(f"a snapshot of {len(data)} bytes cannot have {count} entries")
     entries = []
     packed_entries = data[start : start + count * _ENTRY.size]
     for pid, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn in _ENTRY.iter_unpack(packed_entries):
@@ -92,7 +95,7 @@ class SnapshotFiles:
         return self.offsets[-1] if self.offsets else None
 
     def write(self, offset: int, entries: Iterable[ProducerEntry], *, sync: bool = False) -> None:
-        """Write a snapshot, unless there is a later one. Raises OSError."""
+        """Write a snapshot, unless one exists at this or a later offset. Raises OSError."""
         if self.offsets and offset <= self.offsets[-1]:
             return
         path = self.path(offset)
@@ -109,13 +112,14 @@ class SnapshotFiles:
         self.offsets.append(offset)
 
     def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
-        """The offset and the entries of the last valid snapshot. Removes invalid later ones."""
+        """Return the offset and the entries of the last valid snapshot, or None. Removes invalid
+        snapshots after it. Raises OSError."""
         while self.offsets:
             offset = self.offsets[-1]
             try:
                 with open(self.path(offset), "rb") as file:
                     return offset, decode_snapshot(file.read())
-            except (CorruptSnapshot, FileNotFoundError):
+            except (CorruptSnapshotError, FileNotFoundError):
                 self.remove(offset)
         return None
 
@@ -129,9 +133,9 @@ class SnapshotFiles:
         for offset in [o for o in self.offsets if not start_offset <= o <= end_offset]:
             self.remove(offset)
 
-    def keep_for_segments(self, base_offsets: Iterable[int]) -> None:
-        """Remove the snapshots that belong to no segment, except the snapshot of a clean shutdown,
-        which is later than all segments."""
+    def remove_strays(self, base_offsets: Iterable[int]) -> None:
+        """Remove the snapshots that are not at the base offset of a segment, except the last one if
+        it is after all base offsets. A clean shutdown writes that snapshot."""
         bases = set(base_offsets)
         strays = [offset for offset in self.offsets if offset not in bases]
         if strays and bases and strays[-1] > max(bases):

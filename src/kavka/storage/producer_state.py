@@ -1,8 +1,8 @@
 """The producer states of a log: the last batches of every idempotent producer, and open
 transactions.
 
-They detect duplicates of retried batches, keep the batches of a producer in order, fence producers
-of an older epoch, and determine the last stable offset.
+The states detect duplicates of retried batches, keep the batches of a producer in order, fence
+producers with an older epoch, and determine the last stable offset.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from kavka.storage.transaction_index import AbortedTxn
 if TYPE_CHECKING:
     from kavka.storage.producer_snapshot import SnapshotFiles
 
-# A client has at most this many batches in flight, so a retry can only repeat one of the last five.
+# An idempotent producer has at most this many batches in flight, so a retry can only repeat one of
+# them.
 MAX_BATCHES = 5
 ANY_PRODUCER = -2
 NO_PRODUCER = -1
-_WRAP = 0x7FFFFFFF
+MAX_SEQUENCE = 0x7FFFFFFF
 
 
 class BatchMeta(NamedTuple):
-    """One of the last batches of a producer."""
+    """The sequence numbers and offsets of one of the last batches of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -41,8 +42,8 @@ class BatchMeta(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The state of one producer. Immutable: a change replaces the entry. It is not declared frozen,
-    because a frozen dataclass is slower to create."""
+    """The state of one producer. Immutable: a change replaces the entry. The dataclass is not
+    frozen, because a frozen dataclass is slower to create."""
 
     producer_id: int
     epoch: int
@@ -72,9 +73,9 @@ class ProducerStates:
     transaction to the offset of its marker, until the high watermark has passed the marker. Until
     then the marker can be lost, so consumers treat the transaction as open.
 
-    `admitted` is the producer that may begin a transaction. On a leader it is NO_PRODUCER, except
-    right after the transaction coordinator has verified a transaction. Otherwise a late batch of a
-    completed transaction could begin a transaction that never ends.
+    `admitted_producer_id` is the producer that may begin a transaction. On a leader it is
+    NO_PRODUCER, except right after the transaction coordinator has verified a transaction.
+    Otherwise a late batch of a completed transaction could begin a transaction that never ends.
 
     `roll_back` reverts the changes since the last `commit`. After a crash the states are rebuilt
     from the last valid snapshot and the batches after it (producer_replay.py). Only the thread that
@@ -84,7 +85,7 @@ class ProducerStates:
     def __init__(self, expiration_ms: int, snapshots: SnapshotFiles) -> None:
         self.expiration_ms = expiration_ms
         self.snapshots = snapshots
-        self.admitted = ANY_PRODUCER
+        self.admitted_producer_id = ANY_PRODUCER
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
@@ -99,12 +100,13 @@ class ProducerStates:
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool
     ) -> BatchMeta | None:
         """Check a batch of a producer. Returns the original if the batch is a duplicate of one of
-        the last five batches, None if it may be appended. Raises KafkaError."""
+        the last five batches, and None if the batch may be appended. Raises KafkaError if the epoch
+        is fenced, the sequence is out of order, or the producer may not begin a transaction."""
         entry = self.entries.get(producer_id)
         if entry is None:
             if epoch < 0:
                 raise _fenced(producer_id, epoch, 0)
-            if transactional and self.admitted not in (producer_id, ANY_PRODUCER):
+            if transactional and self.admitted_producer_id not in (producer_id, ANY_PRODUCER):
                 raise _not_admitted(producer_id)
             return None
         if epoch == entry.epoch:
@@ -114,7 +116,7 @@ class ProducerStates:
                 for batch in batches:
                     if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                         return batch
-                if first_sequence or last != _WRAP:
+                if first_sequence or last != MAX_SEQUENCE:
                     raise KafkaError(
                         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                         f"Producer {producer_id} (epoch {epoch}) sent sequence {first_sequence} after {last}.",
@@ -129,18 +131,22 @@ class ProducerStates:
         if not transactional:
             if entry.txn_first_offset >= 0:
                 raise _not_transactional(producer_id)
-        elif self.admitted != ANY_PRODUCER and self.admitted != producer_id and not self.has_open(producer_id, epoch):
+        elif (
+            self.admitted_producer_id != ANY_PRODUCER
+            and self.admitted_producer_id != producer_id
+            and not self.has_open_transaction(producer_id, epoch)
+        ):
             raise _not_admitted(producer_id)
         return None
 
-    def has_open(self, producer_id: int, epoch: int) -> bool:
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has an open transaction in this epoch."""
         entry = self.entries.get(producer_id)
         return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
     def check_coordinator_batch(self, producer_id: int, epoch: int, transactional: bool) -> None:
         """Check a batch that a coordinator writes for a producer. The batch has no sequence number,
-        so only its epoch and the open transaction are checked."""
+        so only its epoch and the open transaction are checked. Raises KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is not None:
             if epoch < entry.epoch:
@@ -149,6 +155,8 @@ class ProducerStates:
                 raise _not_transactional(producer_id)
 
     def check_marker(self, producer_id: int, epoch: int, marker: EndMarker) -> None:
+        """Check an end marker. Raises KafkaError if the epoch of the producer or of the coordinator
+        is older than the last one."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -157,18 +165,19 @@ class ProducerStates:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"A marker of coordinator epoch {marker.coordinator_epoch} came after {entry.coordinator_epoch}.",
+                f"The coordinator epoch {marker.coordinator_epoch} of a marker is smaller than the last seen "
+                f"coordinator epoch {entry.coordinator_epoch}.",
             )
 
-    def check_raised_epoch(self, producer_id: int, epoch: int) -> None:
+    def check_bumped_epoch(self, producer_id: int, epoch: int) -> None:
         """Check a marker of transaction version 2, in which the end of every transaction bumps the
         epoch. So a marker with the epoch of the open transaction belongs to an earlier transaction.
-        A repeated marker is accepted."""
+        Raises INVALID_PRODUCER_EPOCH for such a marker. A repeated marker is accepted."""
         entry = self.entries.get(producer_id)
         if entry is not None and epoch == entry.epoch and entry.txn_first_offset >= 0:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"A marker of epoch {epoch} cannot end the transaction that producer {producer_id} began in it.",
+                f"A marker of epoch {epoch} cannot end the transaction of producer {producer_id} in the same epoch.",
             )
 
     # --- changes
@@ -239,12 +248,12 @@ class ProducerStates:
             self._saved_transactions = (dict(self.ongoing), dict(self.unreplicated))
 
     def commit(self) -> None:
-        """Keep the changes made so far: their batches are in the file."""
+        """Make the changes so far permanent: their batches are in the file."""
         self._replaced.clear()
         self._saved_transactions = None
 
     def roll_back(self) -> None:
-        """Revert the batches and markers recorded since the last `commit`."""
+        """Revert the changes of `append_batch` and `append_marker` since the last `commit`."""
         for producer_id, entry in reversed(self._replaced):
             if entry is None:
                 self.entries.pop(producer_id, None)
@@ -256,8 +265,8 @@ class ProducerStates:
         self.commit()
 
     def on_high_watermark(self, high_watermark: int) -> bool:
-        """Remove completed transactions whose marker is replicated. Returns whether there were
-        any."""
+        """Remove the completed transactions whose marker is below the high watermark. Returns
+        whether there were any."""
         replicated = [first for first, last in self.unreplicated.items() if last < high_watermark]
         for first in replicated:
             del self.unreplicated[first]
@@ -274,7 +283,8 @@ class ProducerStates:
         self.first_unstable_offset = first
 
     def take_snapshot(self, offset: int, *, sync: bool = False) -> None:
-        """Write `<offset>.snapshot`, unless there is a later snapshot. Raises OSError."""
+        """Write `<offset>.snapshot`, unless a snapshot exists at this or a later offset. Raises
+        OSError."""
         self.snapshots.write(offset, self.entries.values(), sync=sync)
 
     def clear(self) -> None:
@@ -285,7 +295,7 @@ class ProducerStates:
         self.first_unstable_offset = None
 
     def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
-        """Add the entries of a snapshot, except expired ones."""
+        """Add the entries of a snapshot, except expired entries."""
         for entry in entries:
             if not self.is_expired(entry, now_ms):
                 self.entries[entry.producer_id] = entry
@@ -298,8 +308,8 @@ class ProducerStates:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def expire(self, now_ms: int) -> int:
-        """Remove producers that wrote nothing for `producer.id.expiration.ms` and have no open
-        transaction. Returns how many."""
+        """Remove the producers that have written no record for `producer.id.expiration.ms` and have
+        no open transaction. Returns the number of removed producers."""
         expired = [pid for pid, entry in self.entries.items() if self.is_expired(entry, now_ms)]
         for pid in expired:
             del self.entries[pid]
@@ -323,5 +333,5 @@ def _not_admitted(producer_id: int) -> KafkaError:
 def _not_transactional(producer_id: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_TXN_STATE,
-        f"Producer {producer_id} sent a batch outside of a transaction while it has one open.",
+        f"Producer {producer_id} sent a non-transactional batch while its transaction is open.",
     )

@@ -1,10 +1,10 @@
-"""Opening the folder of a log.
+"""Loads a log from its folder, and recovers it after a crash.
 
 After a clean shutdown the state is read from the names and lengths of the files, the batches after
 the last index entry, and the last producer snapshot. After a crash, all data before the recovery
-point is on disk and is not checked, except for indexes that cannot be valid. The segment that
-contains the recovery point and all later segments are read from their start. Every batch must be
-complete and have a valid CRC and increasing offsets; the log is truncated at the first invalid
+point is on disk and its batches are not checked; only malformed indexes are rebuilt. The segment
+that contains the recovery point and all later segments are read from their start. Every batch must
+be complete and have a valid CRC and increasing offsets; the log is truncated at the first invalid
 batch. The indexes of these segments are rebuilt. Files are read in chunks, and the CRC of a batch
 that is larger than a chunk is computed incrementally.
 """
@@ -44,7 +44,7 @@ from kavka.storage.files import (
     offset_of,
     remove_if_exists,
 )
-from kavka.storage.index_file import CorruptIndex
+from kavka.storage.index_file import CorruptIndexError
 from kavka.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
 from kavka.storage.leader_epochs import LeaderEpochs
 from kavka.storage.log_config import LogConfig
@@ -55,14 +55,14 @@ from kavka.storage.segment import MAX_RELATIVE_OFFSET, LogSegment
 from kavka.storage.segments import LogSegments
 from kavka.storage.walk import header_at
 
-CHUNK = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """The parts of a log as loaded from disk, and its offsets."""
+    """The parts and the offsets of a log, as loaded from disk."""
 
     segments: LogSegments
     start_offset: int
@@ -73,7 +73,8 @@ class LoadedLog:
 
 
 class LogLoader:
-    """Loads one log from its folder, which must exist. Its parts belong to the calling thread."""
+    """Loads one log from its folder, which must exist. The calling thread owns the parts of the
+    log."""
 
     def __init__(self, dir: str, config: LogConfig, clock: Clock, producer_id_expiration_ms: int) -> None:
         self.dir = dir
@@ -85,10 +86,11 @@ class LogLoader:
         self.epochs = LeaderEpochs(f"{dir}/{EPOCHS_FILE}")
 
     def load(self, recovery_point: int, start_offset: int, clean_shutdown: bool) -> LoadedLog:
-        """Load the log. An empty folder becomes an empty log that begins at `start_offset`."""
+        """Load the log. An empty folder becomes an empty log that begins at `start_offset`. Raises
+        OSError and KafkaError."""
         sizes = _sizes(self.dir)
         if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")) for name in sizes):
-            finish_interrupted(self.dir, self.config, sizes)
+            finish_interrupted_changes(self.dir, self.config, sizes)
             sizes = _sizes(self.dir)
         self._open_segments(sizes)
         self._load_epochs()
@@ -103,7 +105,12 @@ class LogLoader:
             end = self._recover_from(first_unflushed, start)
         if end < start_offset:
             if self.segments:
-                logger.warning("%s ends at %d, before its start offset %d: emptying it", self.dir, end, start_offset)
+                logger.warning(
+                    "Removing all segments of %s: the log ends at %d, before its start offset %d",
+                    self.dir,
+                    end,
+                    start_offset,
+                )
             self._drop_segments(0)
             self.epochs.clear()
             self.states.clear()
@@ -115,7 +122,7 @@ class LogLoader:
         self.epochs.truncate_from_start(start)
         self.epochs.truncate_from_end(end)
         self.epochs.save()
-        self.snapshots.keep_for_segments(segment.base_offset for segment in self.segments)
+        self.snapshots.remove_strays(segment.base_offset for segment in self.segments)
         if clean_shutdown:
             self._load_producers(start, end)
         for segment in self.segments:
@@ -130,25 +137,25 @@ class LogLoader:
             offset = offset_of(name)
             if offset is None:
                 if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
-                    logger.warning("the name of %s/%s has no offset: ignoring the file", self.dir, name)
+                    logger.warning("Ignoring %s/%s: its name has no offset", self.dir, name)
                 continue
             if name.endswith(LOG_SUFFIX):
                 self.segments.add(LogSegment.open(self.dir, offset, self.config, self.now_ms, sizes=sizes))
             elif name.endswith(SNAPSHOT_SUFFIX):
                 self.snapshots.add(offset)
             elif name.endswith(SEGMENT_SUFFIXES) and name.split(".", 1)[0] + LOG_SUFFIX not in sizes:
-                logger.warning("%s/%s belongs to no segment: removing it", self.dir, name)
+                logger.warning("Removing %s/%s: it belongs to no segment", self.dir, name)
                 remove_if_exists(f"{self.dir}/{name}")
 
     def _load_epochs(self) -> None:
-        """Load the leader epochs. An empty or malformed file is rebuilt from all batches; Kafka
-        creates an empty file for a new log."""
+        """Load the leader epochs. If the file is empty or malformed, rebuild them from all batches.
+        (Kafka creates an empty file for a new log.)"""
         try:
             self.epochs = LeaderEpochs.load(self.epochs.path)
         except CheckpointError as error:
             self.epochs.mark_dirty()
             if any(segment.size for segment in self.segments):
-                logger.warning("%s: rebuilding it from the batches", error)
+                logger.warning("Rebuilding the leader epochs from the batches: %s", error)
             for segment in self.segments:
                 try:
                     for _, header in segment.batches():
@@ -161,14 +168,14 @@ class LogLoader:
         for segment in self.segments[:count]:
             try:
                 segment.check()
-            except (CorruptIndex, OSError) as error:
-                logger.warning("%s: rebuilding the indexes of segment %d", error, segment.base_offset)
+            except (CorruptIndexError, OSError) as error:
+                logger.warning("Rebuilding the indexes of segment %d: %s", segment.base_offset, error)
                 self._rebuild(segment, start)
 
     def _rebuild(self, segment: LogSegment, start: int) -> int:
-        """Rebuild the indexes of a segment whose batches are valid. Returns the next offset of the
-        segment. The transaction index needs the producer states at the start of the segment; they
-        are read from the snapshot at that offset, or computed from an earlier snapshot."""
+        """Rebuild the indexes of a segment. Returns the offset after its last batch. The
+        transaction index needs the producer states at the start of the segment. They are read from
+        the snapshot at that offset, or computed from an earlier snapshot."""
         base_offset = segment.base_offset
         snapshots = SnapshotFiles(self.dir, [offset for offset in self.snapshots.offsets if offset <= base_offset])
         states = ProducerStates(self.states.expiration_ms, snapshots)
@@ -180,43 +187,47 @@ class LogLoader:
         return recover_segment(segment, states, self.epochs)[0]
 
     def _end_offset(self, start: int) -> int:
+        """Return the end offset of the log after a clean shutdown."""
         if not self.segments:
             return start
         last = self.segments[-1]
         try:
             return last.next_offset()
-        except CorruptIndex as error:
-            logger.warning("%s: recovering segment %d after a clean shutdown", error, last.base_offset)
+        except CorruptIndexError as error:
+            logger.warning("Recovering segment %d although the shutdown was clean: %s", last.base_offset, error)
             return self._rebuild(last, start)
 
-    def _recover_from(self, number: int, start: int) -> int:
-        """Recover the segments from `number` on. Returns the end offset of the valid batches."""
+    def _recover_from(self, index: int, start: int) -> int:
+        """Recover the segment at `index` and all later segments. Returns the end offset of the
+        valid batches."""
         if not self.segments:
             return start
-        first = self.segments[number]
+        first = self.segments[index]
         end = first.base_offset
         self.snapshots.remove_outside(0, end)
         if end > start or end in self.snapshots.offsets:
             reload_producers(self.states, self.segments, min(start, end), end, self.now_ms)
-        while number < len(self.segments):
-            segment = self.segments[number]
+        while index < len(self.segments):
+            segment = self.segments[index]
             if segment.base_offset < end:
-                logger.warning("%s: segment %d begins before %d: removing it", self.dir, segment.base_offset, end)
+                logger.warning(
+                    "Removing segment %d of %s: it begins before offset %d", segment.base_offset, self.dir, end
+                )
                 break
             if segment is not first:
                 self.states.take_snapshot(segment.base_offset)
             end, removed_bytes = recover_segment(segment, self.states, self.epochs)
-            number += 1
+            index += 1
             if removed_bytes:
-                logger.warning("%s: truncated %d bytes at offset %d", segment.file.path, removed_bytes, end)
+                logger.warning("Truncated %s at offset %d: removed %d bytes", segment.file.path, end, removed_bytes)
                 break
-        self._drop_segments(number)
+        self._drop_segments(index)
         if end > start:
             self.states.take_snapshot(end)
         return end
 
-    def _drop_segments(self, number: int) -> None:
-        for segment in self.segments[number:][::-1]:
+    def _drop_segments(self, first_index: int) -> None:
+        for segment in self.segments[first_index:][::-1]:
             self.segments.remove(segment)
             self.snapshots.remove(segment.base_offset)
             segment.delete()
@@ -235,9 +246,9 @@ def _sizes(dir: str) -> dict[str, int]:
         return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
 
 
-def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> None:
-    """Remove incomplete files and files that were pending deletion, and complete the swap of
-    `.swap` segments."""
+def finish_interrupted_changes(dir: str, config: LogConfig, sizes: dict[str, int]) -> None:
+    """Finish the file operations that a crash interrupted: remove incomplete files and files that
+    were pending deletion, and complete the swap of `.swap` segments. Raises OSError."""
     first_unfinished = min(
         (offset for name in sizes if name.endswith(CLEANED_SUFFIX) and (offset := offset_of(name)) is not None),
         default=None,
@@ -259,7 +270,7 @@ def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> No
             segment = LogSegment.open(dir, offset, config, 0, suffix=SWAP_SUFFIX)
             try:
                 replaced_to = max(replaced_to, segment.next_offset())
-            except CorruptIndex:
+            except CorruptIndexError:
                 replaced_to = max(replaced_to, *(header.last_offset + 1 for _, header in segment.batches()))
             segment.file.close()
             replaced_from = offset if replaced_from is None else min(replaced_from, offset)
@@ -274,10 +285,10 @@ def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> No
 
 def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderEpochs) -> tuple[int, int]:
     """Read a segment from its start, rebuild its indexes, and truncate it at the first invalid
-    batch. Returns the next offset and the number of bytes removed.
+    batch. Returns the offset after the last valid batch and the number of bytes removed.
 
-    `states` are the producer states at the start of the segment. `states` and `epochs` are advanced
-    to its end.
+    `states` are the producer states at the start of the segment. `states` and `epochs` are updated
+    to the end of the segment.
     """
     length = segment.size
     segment.reset()
@@ -287,9 +298,9 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
         for position, header, marker in _valid_batches(segment.file, length):
             last = header.last_offset
             if header.base_offset < next_offset and header.magic == 2:
-                raise corrupt(f"offset {header.base_offset} after {next_offset - 1}")
+                raise corrupt(f"base offset {header.base_offset} is not after offset {next_offset - 1}")
             if last < next_offset or last - segment.base_offset > MAX_RELATIVE_OFFSET:
-                raise corrupt(f"offset {last} after {next_offset - 1}")
+                raise corrupt(f"last offset {last} is not valid after offset {next_offset - 1}")
             segment.index_batch(header, position)
             epochs.recover_batch(header.leader_epoch, header.base_offset, last)
             if header.producer_id >= 0:
@@ -299,7 +310,7 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
             next_offset = last + 1
             end = position + header.size
     except KafkaError as error:
-        logger.warning("%s is corrupt from position %d on: %s", segment.file.path, end, error)
+        logger.warning("Found a corrupt batch in %s at position %d: %s", segment.file.path, end, error)
     if end < length:
         segment.file.truncate(end)
     segment.become_inactive()
@@ -307,9 +318,9 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
 
 
 def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, EndMarker | None]]:
-    """Yield (position, header, end marker of a control batch) of every complete batch, up to the
-    first incomplete one. Raises CORRUPT_MESSAGE for an invalid batch."""
-    buffer = memoryview(bytearray(min(CHUNK, end)))
+    """Yield (position, header, end marker) of every batch, up to the first incomplete batch. The
+    end marker is None if the batch has none. Raises CORRUPT_MESSAGE for an invalid batch."""
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, end)))
     start = filled = position = 0
 
     def fill() -> None:
@@ -322,7 +333,7 @@ def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, 
             fill()
         at = position - start
         if not any(buffer[at : at + LOG_OVERHEAD]):
-            return  # Preallocated space without batches.
+            return  # The rest is preallocated space.
         header = header_at(buffer[:filled], at)
         if header is None or position + header.size > end:
             return
@@ -332,21 +343,21 @@ def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, 
             at = 0
         data = buffer[at : at + size] if at + size <= filled else None
         if _crc(header, file, position, data) != header.crc & 0xFFFFFFFF:
-            raise corrupt(f"the checksum of the batch at offset {header.base_offset} does not match its bytes")
+            raise corrupt(f"the CRC of the batch at offset {header.base_offset} does not match its bytes")
         batch = batch_at(data, 0, size) if data is not None and header.is_control and header.magic == 2 else None
         yield position, header, None if batch is None else parse_end_marker(batch, verify_crc=False)
         position += size
 
 
 def _crc(header: BatchHeader, file: LogFile, position: int, data: memoryview | None) -> int:
-    """The CRC of the bytes of a batch. If `data` is None, because the batch is larger than a chunk,
-    they are read from the file in chunks."""
+    """Compute the CRC of a batch. If `data` is None, because the batch is larger than a chunk, the
+    bytes are read from the file in chunks."""
     checksum: Callable[..., int] = crc32c if header.magic == 2 else zlib.crc32
     first = ATTRIBUTES_POSITION if header.magic == 2 else MAGIC_POSITION
     if data is not None:
         return checksum(data[first:])
     crc = 0
     end = position + header.size
-    for at in range(position + first, end, CHUNK):
-        crc = checksum(file.read(at, min(CHUNK, end - at)), crc)
+    for at in range(position + first, end, CHUNK_BYTES):
+        crc = checksum(file.read(at, min(CHUNK_BYTES, end - at)), crc)
     return crc

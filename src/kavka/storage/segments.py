@@ -17,19 +17,19 @@ from kavka.storage.segment import ROLL_TIME_UNKNOWN, LogSegment
 
 @dataclass(slots=True)
 class PendingDeletion:
-    """Files of a removed segment, renamed to `.deleted`. They may be removed from `due_ms` on.
+    """The files of a removed segment, renamed to `.deleted`. They may be removed from `due_ms` on.
 
-    With `replaced`, the cleaner has created a segment from this one. The names of its files must be
-    on disk before the files in `paths` are removed.
+    If `is_replaced` is True, the cleaner has replaced the segment by a new one. The names of the
+    new files must be on disk before the files in `paths` are removed.
     """
 
     due_ms: int
     paths: list[str]
-    replaced: bool
+    is_replaced: bool
 
     def run(self) -> None:
         """Remove the files. Missing files are ignored. Any thread may call it. Raises OSError."""
-        if self.replaced:
+        if self.is_replaced:
             with contextlib.suppress(FileNotFoundError):
                 fsync_dir(os.path.dirname(self.paths[0]))
         for path in self.paths:
@@ -39,10 +39,11 @@ class PendingDeletion:
 class LogSegments(Sequence[LogSegment]):
     """The segments of one log and their files. `active` is the last segment.
 
-    A log has at least one segment, except for a moment during loading and truncation.
+    A log has at least one segment, except while it is loaded or fully truncated.
     `has_unsynced_names` is True if files were created, renamed or removed since the last fsync of
-    the folder. `pending_deletions` are files that wait for `file.delete.delay.ms`; after a crash,
-    opening the log removes them. Only the thread that owns the log may call the methods.
+    the folder. `pending_deletions` are the files that are removed after `file.delete.delay.ms`;
+    after a crash, opening the log removes them. Only the thread that owns the log may call the
+    methods.
     """
 
     __slots__ = ("_bases", "_clock", "_config", "_items", "active", "dir", "has_unsynced_names", "pending_deletions")
@@ -78,19 +79,20 @@ class LogSegments(Sequence[LogSegment]):
         return sum(segment.file.size for segment in self._items)
 
     def floor_index(self, offset: int) -> int:
-        """The index of the last segment that begins at or before `offset`, or -1."""
+        """Return the index of the last segment that begins at or before `offset`, or -1."""
         return bisect_right(self._bases, offset) - 1
 
     def from_offset(self, offset: int) -> list[LogSegment]:
-        """The segment that contains `offset` and all segments after it."""
+        """Return the segment that contains `offset`, or the first segment if none does, and all
+        segments after it."""
         return self._items[max(0, self.floor_index(offset)) :]
 
     def between(self, start: int, end: int) -> list[LogSegment]:
-        """The segments that contain offsets in [start, end)."""
+        """Return the segments that contain offsets in [start, end)."""
         return [segment for segment in self.from_offset(start) if segment.base_offset < end]
 
     def base_after(self, segment: LogSegment) -> int:
-        """The base offset of the next segment, which must exist."""
+        """Return the base offset of the segment after `segment`, which must exist."""
         return self._bases[bisect_right(self._bases, segment.base_offset)]
 
     # --- changes
@@ -119,13 +121,14 @@ class LogSegments(Sequence[LogSegment]):
         if self._items:
             self.active = self._items[-1]
 
-    def delete_later(self, segment: LogSegment, *, replaced: bool = False) -> None:
-        """Remove a segment from the log and rename its files to `.deleted`."""
+    def delete_later(self, segment: LogSegment, *, is_replaced: bool = False) -> None:
+        """Remove a segment from the log, rename its files to `.deleted`, and schedule their
+        removal. Raises OSError."""
         self.remove(segment)
         segment.unmap()
         segment.change_suffix("", DELETED_SUFFIX)
         due_ms = self._clock.now_ms() + self._config.file_delete_delay_ms
-        self.pending_deletions.append(PendingDeletion(due_ms, segment.paths, replaced))
+        self.pending_deletions.append(PendingDeletion(due_ms, segment.paths, is_replaced))
 
     def take_due_deletions(self, now_ms: int) -> list[PendingDeletion]:
         """Remove and return the deletions that are due. The caller runs them in a worker thread."""
@@ -135,8 +138,8 @@ class LogSegments(Sequence[LogSegment]):
         return due
 
     def replace(self, cleaned: Sequence[LogSegment], sources: Sequence[LogSegment]) -> None:
-        """Replace `sources` by the segments made from them, which are flushed, inactive and named
-        `.cleaned`.
+        """Replace `sources` by the segments that the cleaner created from them. The files of the
+        cleaned segments must be flushed, trimmed and named `.cleaned`. Raises OSError.
 
         If a crash happens before all cleaned segments are renamed to `.swap`, opening the log keeps
         the sources. After a later crash, opening the log completes the swap. The last cleaned
@@ -147,7 +150,7 @@ class LogSegments(Sequence[LogSegment]):
         for segment in reversed(ordered):
             segment.change_suffix(CLEANED_SUFFIX, SWAP_SUFFIX)
         for segment in sources:
-            self.delete_later(segment, replaced=True)
+            self.delete_later(segment, is_replaced=True)
         for segment in ordered:
             segment.change_suffix(SWAP_SUFFIX, "")
             self.add(segment)

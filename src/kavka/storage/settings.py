@@ -1,4 +1,4 @@
-"""The storage settings of the broker. log_config.py has those of a topic."""
+"""The storage settings of the broker. The settings of topics are in log_config.py."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class StorageSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StorageSettings:
-        """Create the settings from parsed broker settings, whose keys are Kafka's names. Missing
-        settings have their default."""
+        """Create the settings from parsed broker settings, keyed by Kafka's names. Missing settings
+        have their defaults."""
 
         def options(names: Mapping[str, str]) -> dict[str, Any]:
             return {field: values[name] for field, name in names.items() if values.get(name) is not None}
 
-        return cls(**options(_NAMES), cleaner=CleanerSettings(**options(_CLEANER_NAMES)))
+        return cls(**options(_KAFKA_NAMES), cleaner=CleanerSettings(**options(_CLEANER_KAFKA_NAMES)))
 
 
-_NAMES = {
+_KAFKA_NAMES = {
     "recovery_threads_per_data_dir": "num.recovery.threads.per.data.dir",
     "retention_check_interval_ms": "log.retention.check.interval.ms",
     "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
@@ -45,7 +45,7 @@ _NAMES = {
     "producer_id_expiration_ms": "producer.id.expiration.ms",
     "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
 }
-_CLEANER_NAMES = {
+_CLEANER_KAFKA_NAMES = {
     "enable": "log.cleaner.enable",
     "threads": "log.cleaner.threads",
     "dedupe_buffer_size": "log.cleaner.dedupe.buffer.size",

@@ -1,16 +1,17 @@
 """The sparse index from timestamps to offsets of a segment.
 
-One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). They are the
-largest timestamp so far and the last offset of the batch that has it, so no record before that
-offset has a later timestamp. Timestamps strictly increase, offsets increase. The last entry,
-written when the segment rolls or closes, has the largest timestamp of the segment.
+One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). The timestamp is
+the largest of the segment so far, and the offset is the last offset of the batch with that
+timestamp. So no record before the offset has a later timestamp. Timestamps strictly increase;
+offsets never decrease. The last entry is written when the segment rolls or closes, and has the
+largest timestamp of the segment.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 
-from kavka.storage.index_file import CorruptIndex, IndexFile
+from kavka.storage.index_file import CorruptIndexError, IndexFile
 
 _ENTRY = Struct(">qI")
 _TIMESTAMP = Struct(">q")
@@ -18,8 +19,8 @@ _RELATIVE = Struct(">8xI")
 
 
 class TimeIndex(IndexFile):
-    """The `.timeindex` file of one segment. IndexFile has the invariants of the file. One slot is
-    reserved for the entry at the end of the segment."""
+    """The `.timeindex` file of one segment. IndexFile describes the invariants of the file. One
+    slot is reserved for the last entry of the segment."""
 
     ENTRY = 12
 
@@ -40,23 +41,24 @@ class TimeIndex(IndexFile):
 
     def entry(self, n: int) -> tuple[int, int]:
         if not 0 <= n < self.entries:
-            raise IndexError(f"{self.path} has {self.entries} entries, not {n}")
+            raise IndexError(f"{self.path} has no entry {n}: it has {self.entries} entries")
         timestamp, relative = _ENTRY.unpack_from(self._mapped(), n * 12)
         return timestamp, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
-        """Add an entry if `timestamp` is later than that of the last entry. `at_end` uses the
-        reserved slot."""
+        """Append an entry if `timestamp` is later than that of the last entry. With `at_end`, the
+        entry may use the reserved slot. Raises ValueError if the index is full or the entry is out
+        of order."""
         last_timestamp, last_offset = self.last_entry
         if timestamp <= last_timestamp:
             if timestamp < last_timestamp and self.entries:
-                raise ValueError(f"{self.path}: timestamp {timestamp} is before {last_timestamp}")
+                raise ValueError(f"{self.path}: timestamp {timestamp} is before the last timestamp {last_timestamp}")
             return
         entries = self.entries
         if self.is_full and not at_end:
-            raise ValueError(f"{self.path} is full")
+            raise ValueError(f"cannot append to {self.path}: it is full")
         if entries and offset < last_offset:
-            raise ValueError(f"{self.path}: offset {offset} is before {last_offset}")
+            raise ValueError(f"{self.path}: offset {offset} is before the last offset {last_offset}")
         if not self._writable or (entries + 1) * 12 > self._allocated:
             self._allocate(1)
         assert self._map is not None
@@ -65,8 +67,8 @@ class TimeIndex(IndexFile):
         self._last = timestamp, offset
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """(timestamp, offset) of the greatest entry not later than `timestamp`, or (-1, base
-        offset)."""
+        """Return (timestamp, offset) of the last entry whose timestamp is at most `timestamp`, or
+        (-1, base offset)."""
         count = self._count(_TIMESTAMP, timestamp)
         if not count:
             return -1, self.base_offset
@@ -74,7 +76,7 @@ class TimeIndex(IndexFile):
         return entry_timestamp, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries at and after `offset`."""
+        """Remove the entries whose offset is `offset` or later."""
         self.restore(self._count(_RELATIVE, offset - 1 - self.base_offset))
 
     def check(self) -> None:
@@ -83,6 +85,8 @@ class TimeIndex(IndexFile):
             return
         timestamp, offset = self.last_entry
         if offset < self.base_offset:
-            raise CorruptIndex(f"{self.path}: last offset {offset} is before the segment's base offset")
+            raise CorruptIndexError(
+                f"{self.path}: the offset {offset} of the last entry is before the base offset of the segment"
+            )
         if timestamp < 0 or (self.entries > 1 and timestamp < _ENTRY.unpack(self._raw(0))[0]):
-            raise CorruptIndex(f"{self.path}: last timestamp {timestamp} is not the largest")
+            raise CorruptIndexError(f"{self.path}: the timestamp {timestamp} of the last entry is not the largest")

@@ -1,9 +1,9 @@
 """The index of the aborted transactions whose abort marker is in a segment. Consumers with
-isolation level read_committed skip their records.
+isolation level read_committed skip the records of these transactions.
 
-One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction
-(8), offset of its abort marker (8), last stable offset when the marker was written (8). Entries are
-in the order of their markers. The file exists only if there is an entry.
+One entry is 34 bytes, big-endian: version, always 0 (2), producer id (8), first offset of the
+transaction (8), offset of its abort marker (8), last stable offset when the marker was written (8).
+Entries are in the order of their markers. The file exists only if there is an entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from kavka.storage.files import sync_file, write_all
-from kavka.storage.index_file import CorruptIndex
+from kavka.storage.index_file import CorruptIndexError
 
 _ENTRY = Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size
@@ -22,6 +22,8 @@ _VERSION = 0
 
 
 class AbortedTxn(NamedTuple):
+    """One entry. `last_offset` is the offset of the abort marker."""
+
     producer_id: int
     first_offset: int
     last_offset: int
@@ -29,9 +31,9 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """The `.txnindex` file of one segment. The entries are read into memory at their first use, and
-    appends are written at once. After a crash, recovery rebuilds the file of an unflushed segment.
-    Only the thread that owns the log may call the methods, except for `sync`."""
+    """The `.txnindex` file of one segment. The first use reads the entries into memory. An append
+    is written to the file at once. After a crash, recovery rebuilds the file of an unflushed
+    segment. Only the thread that owns the log may call the methods, except for `sync`."""
 
     __slots__ = ("_entries", "_exists", "base_offset", "path")
 
@@ -52,16 +54,16 @@ class TransactionIndex:
         with open(self.path, "rb") as file:
             data = file.read()
         if len(data) % ENTRY_SIZE:
-            raise CorruptIndex(f"{self.path}: {len(data)} bytes are no multiple of {ENTRY_SIZE}")
+            raise CorruptIndexError(f"{self.path}: the size {len(data)} is not a multiple of {ENTRY_SIZE}")
         entries = []
         for version, *fields in _ENTRY.iter_unpack(data):
             if version > _VERSION:
-                raise CorruptIndex(f"{self.path}: entries of version {version} are not supported")
+                raise CorruptIndexError(f"{self.path}: entries of version {version} are not supported")
             entries.append(AbortedTxn(*fields))
         return entries
 
     def append(self, *txns: AbortedTxn) -> None:
-        """Append all transactions, or none (OSError)."""
+        """Append the transactions. If it raises OSError, none of them is appended."""
         entries = self.entries
         data = b"".join(_ENTRY.pack(_VERSION, *txn) for txn in txns)
         position = len(entries) * ENTRY_SIZE
@@ -78,8 +80,8 @@ class TransactionIndex:
         entries.extend(txns)
 
     def aborted_between(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The transactions that overlap [from_offset, to_offset), and whether later segments have
-        no more of them."""
+        """Return the transactions that overlap [from_offset, to_offset), and whether later segments
+        have no such transactions."""
         entries = self.entries
         overlapping = []
         for n in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
@@ -103,17 +105,21 @@ class TransactionIndex:
             del entries[count:]
 
     def reset(self) -> None:
+        """Remove all entries."""
         self._entries = []
         if self._exists:
             os.truncate(self.path, 0)
 
     def check(self) -> None:
-        """Raises CorruptIndex if the file is malformed."""
+        """Raise CorruptIndexError if the file is malformed."""
         for txn in self.entries:
             if txn.last_offset < self.base_offset:
-                raise CorruptIndex(f"{self.path}: a marker at {txn.last_offset} is before the segment's first offset")
+                raise CorruptIndexError(
+                    f"{self.path}: the marker at offset {txn.last_offset} is before the base offset of the segment"
+                )
 
     def sync(self) -> None:
+        """fsync the file, if it exists. Blocks; any thread may call it."""
         if self._exists:
             sync_file(self.path)
 

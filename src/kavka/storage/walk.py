@@ -19,9 +19,9 @@ from kavka.records.batch import (
 )
 from kavka.storage.file_slice import LogFile
 
-# The read sizes of a walk within an index interval, and of a walk over a whole segment.
-NEAR = 4096
-FAR = 64 * 1024
+# The read size of a walk over an index interval, and of a walk over a whole segment.
+INTERVAL_CHUNK_BYTES = 4096
+SEGMENT_CHUNK_BYTES = 64 * 1024
 
 _LEGACY_V0 = Struct(">qiIbb")
 _LEGACY_V1 = Struct(">qiIbbq")
@@ -29,10 +29,10 @@ _MIN_SIZE = {0: LEGACY_SIZE_V0, 1: LEGACY_SIZE_V1, 2: HEADER_SIZE}
 
 
 def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
-    """The header at `pos`, of any magic, as a header of magic 2; None if `buf` ends within it.
+    """Return the header at `pos`, or None if `buf` ends within the header.
 
-    A message of magic 0 or 1 becomes a batch of one offset. Raises CORRUPT_MESSAGE for an invalid
-    length or magic.
+    A message of magic 0 or 1 gets the header of a batch with one record. Raises CORRUPT_MESSAGE for
+    an invalid length, magic or last offset delta.
     """
     available = len(buf) - pos
     if available >= HEADER_SIZE:
@@ -44,9 +44,9 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
     offset, length, crc, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
     minimum = _MIN_SIZE.get(magic)
     if minimum is None:
-        raise corrupt(f"there is no record format of magic {magic}")
+        raise corrupt(f"unknown magic {magic}")
     if length < minimum - LOG_OVERHEAD:
-        raise corrupt(f"a batch of magic {magic} cannot have length {length}")
+        raise corrupt(f"the length {length} is too small for a batch of magic {magic}")
     if magic == 2:
         if available >= HEADER_SIZE:
             raise corrupt(f"the batch at offset {offset} has a negative last offset delta")
@@ -62,10 +62,11 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
 
 
 def walk(
-    file: LogFile, position: int, end: int, *, chunk: int = NEAR, nowait: bool = False
+    file: LogFile, position: int, end: int, *, chunk: int = INTERVAL_CHUNK_BYTES, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of every batch in [position, end) of the file, up to the first
-    incomplete one. With `nowait`, raises BlockingIOError instead of waiting for the disk."""
+    incomplete batch. Raises CORRUPT_MESSAGE for an invalid header. With `nowait`, raises
+    BlockingIOError instead of waiting for the disk."""
     read = file.read_nowait if nowait else file.read
     buf = b""
     start = position

@@ -119,7 +119,7 @@ def test_paths_match_kafka() -> None:
 
 
 def test_reassigned_partition_has_adding_and_removing_replicas() -> None:
-    node = TopicNode(paths.random_id(), {0: ReplicaAssignment((2, 1, 0), (2,), (0,)), 1: ReplicaAssignment((1,))})
+    node = TopicNode(paths.random_topic_id(), {0: ReplicaAssignment((2, 1, 0), (2,), (0,)), 1: ReplicaAssignment((1,))})
     data = node.encode()
     assert b'"adding_replicas":{"0":[2]},"removing_replicas":{"0":[0]}' in data
     assert TopicNode.decode("t", data) == node
@@ -185,7 +185,7 @@ def test_arbitrary_bytes_decode_or_raise_malformed_node(data: bytes) -> None:
 
 
 def test_text_of_topic_id_does_not_start_with_dash() -> None:
-    ids = {paths.random_id() for _ in range(500)}
+    ids = {paths.random_topic_id() for _ in range(500)}
     assert len(ids) == 500
     for topic_id in ids:
         text = uuid_text(topic_id)

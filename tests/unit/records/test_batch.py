@@ -64,7 +64,7 @@ def test_batches_of_all_formats_are_iterated_in_one_buffer() -> None:
         data += batch_data
     layout = [(b.start, b.end, b.magic, b.codec, b.base_offset, b.last_offset, b.count) for b in batches(data)]
     assert layout == expected
-    assert all(batch.crc_ok() for batch in batches(data))
+    assert all(batch.has_valid_crc() for batch in batches(data))
     assert [batch.size for batch in batches(data)] == [end - start for start, end, *_ in expected]
 
 
@@ -104,9 +104,9 @@ def test_the_checksum_detects_every_flipped_bit(magic: int, codec: int) -> None:
         if position in range(16, 17) and magic < 2:
             continue
         data[position] ^= 0x10
-        assert not _first(data).crc_ok()
+        assert not _first(data).has_valid_crc()
         data[position] ^= 0x10
-    assert _first(data).crc_ok()
+    assert _first(data).has_valid_crc()
 
 
 def _first(data: bytearray) -> Batch:
@@ -118,7 +118,7 @@ def test_offsets_and_epoch_are_assigned_without_changing_the_checksum() -> None:
     original = bytes(data)
     assign_offsets(memoryview(data), 1_000_000_007, 12)
     (batch,) = batches(data)
-    assert batch.crc_ok()
+    assert batch.has_valid_crc()
     assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (1_000_000_007, 1_000_000_009, 12)
     assert data[16:] == original[16:]
     assert len(data) == len(original)
@@ -128,7 +128,7 @@ def test_log_append_time_changes_type_max_timestamp_and_checksum() -> None:
     data = built(simple(3))
     assign_offsets(memoryview(data), 5, 1, TIME + 999)
     (batch,) = batches(data)
-    assert batch.crc_ok()
+    assert batch.has_valid_crc()
     assert batch.timestamp_type == LOG_APPEND_TIME
     assert batch.max_timestamp == TIME + 999
     assert batch.base_timestamp == TIME
@@ -155,6 +155,6 @@ def test_iteration_over_any_bytes_ends_or_raises_corrupt_message(junk: bytes, ma
             assert batch.start == end
             assert batch.end > batch.start
             end = batch.end
-            batch.crc_ok()
+            batch.has_valid_crc()
     except KafkaError as error:
         assert error.code is ErrorCode.CORRUPT_MESSAGE

@@ -16,7 +16,7 @@ from kavka.records.normalise import normalise_produce
 from kavka.records.reader import read_records
 from kavka.records.record import Record
 from kavka.records.rules import InvalidRecordError, ProduceRules, ValidatedBatch
-from kavka.records.validate import body_holds, validate_produce
+from kavka.records.validate import has_record_count, validate_produce
 from tests.unit.records.support import FORMATS, NOW, TIME, built, patched, records_of, simple, with_body
 
 PLAIN = ProduceRules()
@@ -200,23 +200,23 @@ def test_the_search_for_the_last_record_finds_it_with_headers_late_times_and_any
         for i in range(300)
     ]
     data = built(records)
-    assert body_holds(data, len(data), 300)
+    assert has_record_count(data, len(data), 300)
     assert validate._ends_with_record(data, len(data), 299)
     assert not validate._ends_with_record(data, len(data), 298)
     # If the payload is full of the searched bytes, the scan of all records decides.
     needle = bytes((299 << 1 & 127 | 128, 299 >> 6)) * 40
     data = built([Record(timestamp=TIME, value=needle) for _ in range(300)])
     assert not validate._ends_with_record(data, len(data), 299)
-    assert body_holds(data, len(data), 300)
-    assert not body_holds(data, len(data), 299)
+    assert has_record_count(data, len(data), 300)
+    assert not has_record_count(data, len(data), 299)
 
 
 @given(st.lists(st.integers(min_value=0, max_value=20_000), min_size=1, max_size=90))
 @settings(max_examples=50)
 def test_valid_batches_of_any_record_sizes_are_accepted(sizes: list[int]) -> None:
     data = built([Record(timestamp=TIME, value=bytes(size)) for size in sizes])
-    assert body_holds(data, len(data), len(sizes))
-    assert not body_holds(data, len(data), len(sizes) + 1)
+    assert has_record_count(data, len(data), len(sizes))
+    assert not has_record_count(data, len(data), len(sizes) + 1)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from kavka.records.batch import batches
 from kavka.records.builder import BatchBuilder
 from kavka.records.reader import read_records
 from kavka.records.record import Record
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, Uncleanable, group_segments
+from kavka.storage.cleaner import CleanerSettings, LogCleaning, UncleanableLogError, group_segments
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.log_config import LogConfig
-from kavka.storage.pace import Stopped
+from kavka.storage.pace import WorkAborted
 from tests.support.jobs import clean_now
 from tests.support.logs import (
     START_MS,
@@ -90,7 +90,7 @@ def test_batches_keep_their_offsets_and_producer_fields(log):
     first = stored_batches(log)[0]
     assert (first.base_offset, first.last_offset, first.count) == (0, 2, 2)
     assert (first.producer_id, first.producer_epoch, first.base_sequence) == (7, 1, 0)
-    assert first.crc_ok()
+    assert first.has_valid_crc()
 
 
 def test_an_empty_batch_is_retained_for_the_last_sequence_of_a_producer(log):
@@ -105,7 +105,7 @@ def test_an_empty_batch_is_retained_for_the_last_sequence_of_a_producer(log):
         (0, 0, 0, 7, 0),
         (1, 1, 0, 8, 0),
     ]
-    assert retained[0].size == 61 and retained[0].crc_ok() and retained[0].max_timestamp == START_MS
+    assert retained[0].size == 61 and retained[0].has_valid_crc() and retained[0].max_timestamp == START_MS
     assert contents_text(log) == ["2:a=3", "3:x=1"]
 
 
@@ -292,7 +292,7 @@ def test_compressed_batches_are_rewritten_with_their_codec(log, codec):
     append(log, keyed("x=1"))
     clean(log)
     batch = stored_batches(log)[0]
-    assert batch.codec == codec and batch.count == 10 and batch.crc_ok()
+    assert batch.codec == codec and batch.count == 10 and batch.has_valid_crc()
     assert (batch.base_offset, batch.last_offset) == (0, 99)
     assert [r.offset for r in read_records(batch.data)] == list(range(90, 100))
 
@@ -435,7 +435,7 @@ def test_a_batch_with_too_many_keys_for_the_map_makes_the_log_uncleanable(log):
     append(log, [(b"key-%d" % n, b"") for n in range(100)])
     log.roll()
     append(log, keyed("x=1"))
-    with pytest.raises(Uncleanable, match=r"dedupe\.buffer\.size"):
+    with pytest.raises(UncleanableLogError, match=r"dedupe\.buffer\.size"):
         clean(log, settings=replace(SETTINGS, dedupe_buffer_size=64 * 25))
 
 
@@ -481,7 +481,7 @@ def test_a_truncation_at_any_step_aborts_the_cleaning(log, step):
         next(progress)
     cleaning.abort()
     log.truncate_to(2)
-    with pytest.raises(Stopped):
+    with pytest.raises(WorkAborted):
         for _ in progress:
             pass
     cleaning.fail()
@@ -501,7 +501,7 @@ def test_retention_during_a_cleaning_stops_it(log):
         next(progress)
     log.delete_records_before(2)
     log.delete_old_segments()
-    with pytest.raises(Stopped):
+    with pytest.raises(WorkAborted):
         next(progress)
     assert contents_text(log) == ["2:a=3", "3:x=1"]
 
@@ -564,9 +564,9 @@ def test_the_dirty_ratio_counts_whole_segments(log):
     append(log, keyed("c=1"))
     candidate = measure(log, 1, START_MS)
     assert (candidate.first_dirty_offset, candidate.upper_bound) == (1, 2)
-    assert candidate.ratio == 0.5 and not candidate.due
-    assert measure(log, None, START_MS).due
-    assert not measure(log, 2, START_MS).due
+    assert candidate.dirty_ratio == 0.5 and not candidate.is_due
+    assert measure(log, None, START_MS).is_due
+    assert not measure(log, 2, START_MS).is_due
 
 
 def test_young_segments_are_not_cleaned_within_the_minimum_lag(tmp_path):
@@ -594,9 +594,9 @@ def test_the_maximum_lag_makes_a_log_due_at_any_ratio(tmp_path):
     append(log, keyed("a=2"))
     log.roll()
     append(log, keyed("x=1"))
-    assert not measure(log, 3, clock.now_ms()).due
+    assert not measure(log, 3, clock.now_ms()).is_due
     clock.advance(60_001)
-    assert measure(log, 3, clock.now_ms()).due
+    assert measure(log, 3, clock.now_ms()).is_due
     log.abandon()
 
 

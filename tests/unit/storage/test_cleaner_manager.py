@@ -55,7 +55,7 @@ def test_an_uncleanable_log_does_not_stop_the_cleaning_of_others(managers, caplo
     run_now(job(manager, "cleaner"))
     assert set(manager.cleaner.uncleanable) == {A}
     assert manager.cleaner.clean_offsets == {B: 6, C: 6}
-    assert "a-0 cannot be compacted" in caplog.text
+    assert "Cannot clean a-0" in caplog.text
     assert manager.get(A) is not None and not managers.failed
 
 
@@ -75,8 +75,8 @@ def test_a_log_with_a_batch_above_the_decompression_limit_is_uncleanable(manager
     assert set(manager.cleaner.uncleanable) == {A}
     assert manager.cleaner.clean_offsets == {B: 6}
     assert contents(log) == expected
-    message = "a-0 cannot be compacted until the next start: the batch at offset 2: "
-    assert f"{message}compressed records unpack to more than 1000 bytes" in caplog.text
+    message = "Cannot clean a-0, ignoring it until the next start: cannot clean the batch at offset 2: "
+    assert f"{message}the decompressed records exceed 1000 bytes" in caplog.text
     assert not managers.failed
 
 

@@ -183,7 +183,7 @@ class Model:
         for segment in log.segments:
             assert segment.size <= CONFIG.segment_bytes
         for batch in stored_batches(log):
-            assert batch.crc_ok()
+            assert batch.has_valid_crc()
         for offset in offsets:
             read = log.read(offset, 1, limit=log.end_offset, min_one_batch=True)
             assert read is not None

@@ -194,6 +194,6 @@ def test_the_records_of_a_batch_are_never_all_in_memory(tmp_path):
 def test_a_batch_above_the_decompression_limit_is_not_decompressed(tmp_path):
     # Concatenated zstd frames of 1 GiB.
     outcome, growth, counts = clean_in_process(tmp_path, 2, compress(ZSTD, bytes(1 << 20)) * 1024)
-    assert outcome.startswith("MESSAGE_TOO_LARGE the batch at offset 0: ")
+    assert outcome.startswith("MESSAGE_TOO_LARGE cannot clean the batch at offset 0: ")
     assert counts == "[2, 1, 1]"
     assert growth <= 100

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kavka.storage.index_file import CorruptIndex
+from kavka.storage.index_file import CorruptIndexError
 from kavka.storage.offset_index import OffsetIndex
 from kavka.storage.time_index import TimeIndex
 from kavka.storage.transaction_index import AbortedTxn, TransactionIndex
@@ -170,14 +170,14 @@ def test_pages_are_allocated_as_entries_need_them(tmp_path: Path) -> None:
 def test_a_length_that_is_no_multiple_of_an_entry_is_corrupt(tmp_path: Path, size: int) -> None:
     path = tmp_path / "i"
     path.write_bytes(bytes(size))
-    with pytest.raises(CorruptIndex):
+    with pytest.raises(CorruptIndexError):
         OffsetIndex(str(path), 0, 1024, size).check()
 
 
 def test_a_time_index_whose_last_entry_is_not_the_largest_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(struct.pack(">qIqI", 500, 1, 0, 0))
-    with pytest.raises(CorruptIndex):
+    with pytest.raises(CorruptIndexError):
         TimeIndex(str(path), 0, 1024, 24).check()
 
 
@@ -205,7 +205,7 @@ def test_aborted_transactions_are_found_where_they_overlap(tmp_path: Path) -> No
 def test_a_transaction_index_that_ends_in_the_middle_of_an_entry_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "x.txnindex"
     path.write_bytes(bytes(40))
-    with pytest.raises(CorruptIndex):
+    with pytest.raises(CorruptIndexError):
         TransactionIndex(str(path), 0, exists=True).check()
 
 

@@ -14,10 +14,10 @@ from kavka.storage.log_dir import (
     LogDir,
     LogDirError,
     MetaProperties,
-    claim_dirs,
+    check_dir_ids,
     decode_meta,
     is_dir_failure,
-    mark_dirs,
+    write_dir_ids,
 )
 
 
@@ -124,7 +124,7 @@ def test_the_lock_excludes_record_locks_of_java_and_vice_versa(tmp_path):
 
 def test_version_0_has_the_format_of_zookeeper_mode(tmp_path):
     log_dir = prepared_dir(tmp_path)
-    mark_dirs([log_dir], 3, "MkU3OEVBNTcwNTJENDM2Qg")
+    write_dir_ids([log_dir], 3, "MkU3OEVBNTcwNTJENDM2Qg")
     lines = (tmp_path / "meta.properties").read_text().splitlines()
     assert lines[0] == "#" and lines[1].startswith("#")
     assert lines[2:] == ["broker.id=3", "cluster.id=MkU3OEVBNTcwNTJENDM2Qg", "version=0"]
@@ -153,36 +153,36 @@ def test_a_malformed_file_gives_a_clear_error(text):
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe garbage"])
 def test_the_error_of_a_damaged_file_explains_the_fix(tmp_path, content):
     (tmp_path / "meta.properties").write_bytes(content)
-    with pytest.raises(LogDirError, match="restore it, or remove it") as raised:
-        claim_dirs([prepared_dir(tmp_path)], 1, None)
+    with pytest.raises(LogDirError, match="restore the file, or remove it") as raised:
+        check_dir_ids([prepared_dir(tmp_path)], 1, None)
     assert "\n" not in str(raised.value)
 
 
 def test_a_directory_of_another_broker_is_rejected(tmp_path):
-    mark_dirs([prepared_dir(tmp_path)], 1, "c")
+    write_dir_ids([prepared_dir(tmp_path)], 1, "c")
     with pytest.raises(LogDirError, match=r"broker\.id 1, but 2 is configured"):
-        claim_dirs([LogDir(tmp_path)], 2, "c")
+        check_dir_ids([LogDir(tmp_path)], 2, "c")
 
 
 def test_a_directory_of_another_cluster_is_rejected(tmp_path):
-    mark_dirs([prepared_dir(tmp_path)], 1, "theirs")
+    write_dir_ids([prepared_dir(tmp_path)], 1, "theirs")
     with pytest.raises(LogDirError, match=r"cluster\.id theirs, but ours"):
-        claim_dirs([LogDir(tmp_path)], 1, "ours")
+        check_dir_ids([LogDir(tmp_path)], 1, "ours")
 
 
 def test_directories_with_different_ids_are_rejected(tmp_path):
     a, b = prepared_dir(tmp_path / "a"), prepared_dir(tmp_path / "b")
-    mark_dirs([a], 1, "c")
-    mark_dirs([b], 2, "c")
+    write_dir_ids([a], 1, "c")
+    write_dir_ids([b], 2, "c")
     with pytest.raises(LogDirError, match=str(tmp_path / "b")):
-        claim_dirs([a, b], None, None)
+        check_dir_ids([a, b], None, None)
 
 
 def test_ids_that_are_not_configured_are_taken_from_the_directories(tmp_path):
     a, b = prepared_dir(tmp_path / "a"), prepared_dir(tmp_path / "b")
-    mark_dirs([a], 5, "c")
-    assert claim_dirs([b, a], None, None) == (5, "c")
-    mark_dirs([a, b], 5, "c")
+    write_dir_ids([a], 5, "c")
+    assert check_dir_ids([b, a], None, None) == (5, "c")
+    write_dir_ids([a, b], 5, "c")
     assert b.read_meta() == MetaProperties(5, "c")
 
 

@@ -44,7 +44,7 @@ from tests.unit.storage.managers import (
 )
 def test_folder_names_are_parsed(name, topic, partition, kind):
     parsed = parse_dir_name(name)
-    assert parsed.partition == TopicPartition(topic, partition) and parsed.kind == kind
+    assert parsed.partition == TopicPartition(topic, partition) and parsed.suffix == kind
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_other_folder_names_belong_to_no_partition(name):
 
 def test_the_name_of_a_deleted_folder_fits_into_255_bytes():
     name = marked_name(TopicPartition("x" * 249, 7), "delete")
-    assert len(name) == 255 and parse_dir_name(name).kind == "delete"
+    assert len(name) == 255 and parse_dir_name(name).suffix == "delete"
 
 
 @pytest.mark.parametrize("kind", ["delete", "stray"])
@@ -386,13 +386,13 @@ def test_a_directory_locked_by_another_broker_gives_a_clear_error(managers):
 
 def test_directories_store_their_broker_and_cluster_id(managers):
     manager = managers.start("one", "two")
-    assert manager.claim(1, None) == (1, None)
-    manager.mark(1, "cluster")
+    assert manager.check_ids(1, None) == (1, None)
+    manager.write_ids(1, "cluster")
     manager.shutdown()
     restarted = managers.start("one", "two")
-    assert restarted.claim(None, None) == (1, "cluster")
+    assert restarted.check_ids(None, None) == (1, "cluster")
     with pytest.raises(LogDirError, match=r"broker\.id"):
-        restarted.claim(2, "cluster")
+        restarted.check_ids(2, "cluster")
 
 
 # --- deleting
@@ -404,7 +404,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(mana
     manager.delete(A)
     assert manager.get(A) is None
     deleted_folders = [parse_dir_name(name) for name in os.listdir(managers.root / "one") if name.endswith("-delete")]
-    assert [(p.partition, len(p.unique)) for p in deleted_folders] == [(A, 32)]
+    assert [(p.partition, len(p.unique_id)) for p in deleted_folders] == [(A, 32)]
     deletion = job(manager, "delete-files")
     assert run_now(deletion) == 0
     new_log = manager.get_or_create(A)
@@ -478,7 +478,7 @@ def test_work_on_many_logs_is_done_in_slices(managers, monkeypatch):
     for n in range(30):
         manager.get_or_create(TopicPartition("t", n))
     visited = []
-    monkeypatch.setattr("kavka.storage.maintenance.SLICE_S", 0.0)
+    monkeypatch.setattr("kavka.storage.maintenance.MAX_SLICE_S", 0.0)
     monkeypatch.setattr(Log, "delete_old_segments", lambda log, now: visited.append(log.topic_partition.partition))
     rounds = run_now(job(manager, "retention"))
     assert sorted(visited) == list(range(30)) and rounds > 10

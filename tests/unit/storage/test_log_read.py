@@ -16,7 +16,7 @@ from kavka.storage import segment as segment_module
 from kavka.storage.file_slice import FileClosed, LogFile
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_read import OPENED_ON_LOOP, ColdRead, LogRead, UnopenedBatch
+from kavka.storage.log_read import MAX_OPENED_ON_LOOP, LogRead, MustSearchInWorker, PageCacheMiss
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build
 from tests.unit.storage.conftest import Opener
 
@@ -54,7 +54,7 @@ def test_a_read_begins_with_the_batch_of_the_offset_and_ends_before_the_limit(op
     for offset in range(100):
         result = read(log, offset)
         assert offsets(result) == list(range(offset - offset % 2, 100, 2))
-        assert result is not None and result.recent is recent
+        assert result is not None and result.is_recent is recent
     assert offsets(read(log, 31, limit=40)) == [30, 32, 34, 36, 38]
     assert read(log, 40, limit=40) is None
     assert read(log, 100) is None
@@ -72,16 +72,16 @@ def test_reads_respect_a_limit_that_moves_and_a_truncated_log(open_log: Opener) 
 
 
 def test_recent_positions_are_bounded(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "RECENT", 16)
+    monkeypatch.setattr(segment_module, "RECENT_BATCHES", 16)
     log = open_log(index_interval_bytes=300)
     for _ in range(30):
         fill(log, 5)
-        assert len(log.active_segment.recent_last) <= 32
+        assert len(log.active_segment.recent_last_offsets) <= 32
     for offset in (0, 100, 200, 290, 299):
         result = read(log, offset)
         assert offsets(result)[0] == offset - offset % 2
     result = read(log, 299)
-    assert result is not None and result.recent
+    assert result is not None and result.is_recent
 
 
 def test_the_last_batch_may_be_incomplete_but_the_first_is_complete_on_request(open_log: Opener) -> None:
@@ -90,12 +90,12 @@ def test_the_last_batch_may_be_incomplete_but_the_first_is_complete_on_request(o
     size = log.active_segment.size // 3
     result = read(log, 0, size + 10)
     assert result is not None and len(result.slice) == size + 10
-    assert result.first_batch_complete
+    assert result.is_first_batch_complete
     result = read(log, 2, 5)
     assert result is not None and len(result.slice) == size
     result = read(log, 2, 5, min_one=False)
     assert result is not None and len(result.slice) == 5
-    assert not result.first_batch_complete and result.first_batch_size == size
+    assert not result.is_first_batch_complete and result.first_batch_size == size
     assert read(log, 2, 0, min_one=False) is None
 
 
@@ -222,7 +222,7 @@ def test_a_read_outside_of_the_page_cache_raises_cold_read(open_log: Opener, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "preadv", cold)
-        with pytest.raises(ColdRead) as raised:
+        with pytest.raises(PageCacheMiss) as raised:
             log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
     assert raised.value.slice.read()
     result = log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
@@ -337,8 +337,8 @@ def test_a_large_batch_is_read_only_in_a_worker_thread(open_log: Opener, monkeyp
     sizes: list[int] = []
     read_file = LogFile.read
     monkeypatch.setattr(LogFile, "read", lambda *args: sizes.append(args[2]) or read_file(*args))
-    with pytest.raises(UnopenedBatch) as raised:
-        log.offset_for_timestamp(START_MS + 5, max_opened=OPENED_ON_LOOP)
+    with pytest.raises(MustSearchInWorker) as raised:
+        log.offset_for_timestamp(START_MS + 5, max_opened=MAX_OPENED_ON_LOOP)
     assert max(sizes, default=0) < 200_000
     record = raised.value.batch.first_record()
     assert record is not None and record.offset == 2
@@ -361,10 +361,10 @@ def test_a_search_on_the_loop_decompresses_a_bounded_number_of_batches(open_log:
     log = open_log(segment_bytes=300)
     append_with_late_headers(log, 40)
     assert len(log.segments) > 10
-    with pytest.raises(UnopenedBatch) as raised:
-        log.offset_for_timestamp(START_MS + 500, max_opened=OPENED_ON_LOOP)
-    assert raised.value.batch.last_offset == 2 * OPENED_ON_LOOP + 1
-    with pytest.raises(UnopenedBatch) as raised:
+    with pytest.raises(MustSearchInWorker) as raised:
+        log.offset_for_timestamp(START_MS + 500, max_opened=MAX_OPENED_ON_LOOP)
+    assert raised.value.batch.last_offset == 2 * MAX_OPENED_ON_LOOP + 1
+    with pytest.raises(MustSearchInWorker) as raised:
         log.offset_for_timestamp(START_MS + 500, after=21, max_opened=0)
     assert raised.value.batch.last_offset == 23
     assert log.offset_for_timestamp(START_MS + 500) is None

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.control import EndMarker
-from kavka.storage.producer_snapshot import CorruptSnapshot, SnapshotFiles, decode_snapshot, encode_snapshot
+from kavka.storage.producer_snapshot import CorruptSnapshotError, SnapshotFiles, decode_snapshot, encode_snapshot
 from kavka.storage.producer_state import NO_PRODUCER, BatchMeta, ProducerEntry, ProducerStates
 
 MAX = 2**31 - 1
@@ -164,13 +164,13 @@ def test_a_batch_outside_of_the_open_transaction_is_rejected(producers: Producer
 
 def test_only_the_admitted_producer_may_begin_a_transaction(producers: Producers) -> None:
     states = producers.states
-    states.admitted = NO_PRODUCER
+    states.admitted_producer_id = NO_PRODUCER
     producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
-    states.admitted = 2
+    states.admitted_producer_id = 2
     producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
-    states.admitted = 1
+    states.admitted_producer_id = 1
     assert producers.send(0, txn=True) is None
-    states.admitted = NO_PRODUCER
+    states.admitted_producer_id = NO_PRODUCER
     assert producers.send(1, txn=True) is None, "the transaction is already open"
     assert producers.send(0, pid=3) is None, "a batch outside of a transaction needs no admission"
 
@@ -178,7 +178,7 @@ def test_only_the_admitted_producer_may_begin_a_transaction(producers: Producers
 def test_a_late_batch_of_a_completed_transaction_cannot_begin_another(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.end(True)
-    producers.states.admitted = NO_PRODUCER
+    producers.states.admitted_producer_id = NO_PRODUCER
     producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 1, txn=True)
     original = producers.send(0, txn=True)
     assert original is not None, "a duplicate is still detected"
@@ -186,25 +186,25 @@ def test_a_late_batch_of_a_completed_transaction_cannot_begin_another(producers:
 
 def test_a_transaction_of_an_older_epoch_does_not_admit_the_next_epoch(producers: Producers) -> None:
     producers.send(0, txn=True)
-    producers.states.admitted = NO_PRODUCER
+    producers.states.admitted_producer_id = NO_PRODUCER
     producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, epoch=1, txn=True)
-    assert not producers.states.has_open(1, 1)
-    assert producers.states.has_open(1, 0)
+    assert not producers.states.has_open_transaction(1, 1)
+    assert producers.states.has_open_transaction(1, 0)
 
 
 def test_a_marker_that_bumps_the_epoch_must_exceed_that_of_the_open_transaction(producers: Producers) -> None:
     producers.send(0, epoch=4, txn=True)
     with pytest.raises(KafkaError) as raised:
-        producers.states.check_raised_epoch(1, 4)
+        producers.states.check_bumped_epoch(1, 4)
     assert raised.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
-    producers.states.check_raised_epoch(1, 5)
+    producers.states.check_bumped_epoch(1, 5)
     producers.end(True, epoch=5)
-    producers.states.check_raised_epoch(1, 5)
+    producers.states.check_bumped_epoch(1, 5)
     producers.end(True, epoch=5)
     assert producers.states.entries[1].txn_first_offset == -1, "a repeated marker leaves the transaction completed"
     producers.send(0, epoch=5, txn=True)
     with pytest.raises(KafkaError):
-        producers.states.check_raised_epoch(1, 5)
+        producers.states.check_bumped_epoch(1, 5)
 
 
 def test_a_batch_of_the_next_epoch_does_not_end_the_transaction_of_the_previous_one(producers: Producers) -> None:
@@ -286,7 +286,7 @@ def test_a_malformed_snapshot_is_rejected(damage: str) -> None:
     else:
         body = struct.pack(">i", 1000)
         data = bytearray(struct.pack(">hI", 1, crc32c(body)) + body)
-    with pytest.raises(CorruptSnapshot):
+    with pytest.raises(CorruptSnapshotError):
         decode_snapshot(bytes(data))
 
 
@@ -305,7 +305,7 @@ def test_snapshots_of_segments_and_of_the_last_shutdown_are_retained(tmp_path: P
     files = SnapshotFiles(str(tmp_path))
     for offset in (10, 15, 20, 30, 40):
         files.write(offset, [])
-    files.keep_for_segments([0, 10, 20])
+    files.remove_strays([0, 10, 20])
     assert files.offsets == [10, 20, 40]
-    files.keep_for_segments([0, 10, 20, 50])
+    files.remove_strays([0, 10, 20, 50])
     assert files.offsets == [10, 20]

@@ -212,7 +212,7 @@ def test_recovery_rebuilds_indexes_and_transactions(open_log: Opener) -> None:
 
 
 def test_a_batch_larger_than_a_chunk_is_checked(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "CHUNK", 256)
+    monkeypatch.setattr(recovery, "CHUNK_BYTES", 256)
     log = open_log()
     for size in (10, 1000, 100, 5000, 10):
         append(log, 1, size)

@@ -35,7 +35,7 @@ DAMAGE = {
 def start(root: Path) -> LogManager:
     manager = LogManager([root], lambda topic: LogConfig(), clock=FakeClock())
     manager.open_dirs()
-    manager.claim(None, None)
+    manager.check_ids(None, None)
     manager.load()
     return manager
 
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
         log = manager.get_or_create(partition, topic_id=uuid.uuid4())
         append(log, [(b"k", b"v")], epoch=1)
         append(log, [(b"k", b"w")], epoch=4)
-    manager.mark(1, "cluster")
+    manager.write_ids(1, "cluster")
     manager.shutdown()
     return tmp_path
 
@@ -98,8 +98,8 @@ def test_the_error_of_a_damaged_meta_properties_file_explains_the_fix(root, dama
     (root / "meta.properties").write_bytes(DAMAGE[damage])
     manager = LogManager([root], lambda topic: LogConfig(), clock=FakeClock())
     manager.open_dirs()
-    with pytest.raises(LogDirError, match="restore it, or remove it") as raised:
-        manager.claim(1, "cluster")
+    with pytest.raises(LogDirError, match="restore the file, or remove it") as raised:
+        manager.check_ids(1, "cluster")
     assert "\n" not in str(raised.value)
     manager.abandon()
 
@@ -117,7 +117,7 @@ def test_becoming_leader_of_many_partitions_does_not_wait_for_the_disk(tmp_path,
         append(log, [(b"k", b"v")], epoch=7)
         log.truncate_to(1)
     saving = job(manager, "save-leader-epochs")
-    saving.ROUND = 15
+    saving.MAX_FILES_PER_ROUND = 15
     assert saving.prepare()
     assert not waits
     worker = threading.Thread(target=saving.run)
