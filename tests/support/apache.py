@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kavka.common.types import uuid_text
-from kavka.metadata.paths import random_id
+from kavka.metadata.paths import random_topic_id
 from tests.support import jars
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import ManagedProcess, free_port
@@ -56,7 +56,7 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 def random_kafka_uuid() -> str:
     """Return a random id as Kafka generates it. It never starts with a dash, which a command line
     would parse as an option."""
-    return uuid_text(random_id())
+    return uuid_text(random_topic_id())
 
 
 def _logging_option(folder: Path, version: str) -> str:
