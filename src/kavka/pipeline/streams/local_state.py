@@ -24,12 +24,14 @@ import fcntl
 import heapq
 import marshal
 import os
+import threading
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import lmdb
 
@@ -321,7 +323,19 @@ class SnapshotMap(_FileMap):
 
 
 class StateFile:
-    """Reads the state of a task that another process writes."""
+    """Reads the state of a task that another process writes. Use `open`: LMDB does not allow a
+    process to open an environment twice."""
+
+    _open_files: ClassVar[WeakValueDictionary[Path, StateFile]] = WeakValueDictionary()
+    _opening = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path) -> StateFile:
+        with cls._opening:
+            file = cls._open_files.get(folder)
+            if file is None:
+                file = cls._open_files[folder] = cls(folder)
+            return file
 
     def __init__(self, folder: Path) -> None:
         self._environment = lmdb.open(os.fspath(folder), map_size=_MAP_SIZE, max_dbs=_MAX_MAPS, readonly=True)

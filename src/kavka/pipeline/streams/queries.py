@@ -21,7 +21,6 @@ from kavka.pipeline.streams.windows import Windowed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kavka.pipeline.streams.local_state import StateFile
     from kavka.pipeline.streams.workers import Job
 
 
@@ -85,7 +84,6 @@ class StateReader:
 
     def __init__(self, spark: SparkSession, folder: Path, job: Job) -> None:
         self._spark, self._checkpoint, self._job = spark, folder / "checkpoint", job
-        self._files: dict[Path, StateFile] = {}
         self._copies: dict[tuple[str, int | None], tuple[int, Store]] = {}
 
     def check(self, name: str, partition: int | None) -> None:
@@ -113,10 +111,7 @@ class StateReader:
     def _store_in_files(self, name: str, folders: list[Path], batch: int) -> Store:
         from kavka.pipeline.streams.local_state import StateFile
 
-        for folder in folders:
-            if folder not in self._files:
-                self._files[folder] = StateFile(folder)
-        versions = [self._files[folder].version(batch) for folder in folders]
+        versions = [StateFile.open(folder).version(batch) for folder in folders]
         store = self._store(name, lambda name: MergedMap([version.map(name) for version in versions]))
         store.observed = max(
             (version.meta["stores"].get(name, (-1,))[0] for version in versions if version.meta), default=-1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -291,3 +293,20 @@ def test_pending_records_of_a_serde_that_makes_bytearrays_are_read(tmp_path: Pat
     plan = started(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("in", b"k", long(1), 5)])
     assert values(run(topology, plan, handle, tmp_path, [("in", b"z", long(3), 100)])) == [b"1 None"]
+
+
+def test_a_state_is_read_while_the_task_runs(tmp_path: Path) -> None:
+    topology, handle = two_stores("left", "right"), Handle()
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
+    (folder,) = (path for path in workers._states if path.is_relative_to(tmp_path))
+    # Another process reads: this one has the environment open already.
+    script = (
+        "import sys; from pathlib import Path; from kavka.pipeline.streams.local_state import StateFile\n"
+        "first, second = StateFile.open(Path(sys.argv[1])), StateFile.open(Path(sys.argv[1]))\n"
+        "print([file.version(0).map(name).get(b'k') for file in (first, second) for name in ('left', 'right')])\n"
+        "print(first.version(-1).map('left').get(b'k'), first.version(0).map('other').get(b'k'))"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["[b'a', b'A', b'a', b'A']", "None None"]
