@@ -4,6 +4,7 @@ v0     up to max_num_offsets offsets of segments, newest first
 v1     a single offset with its timestamp
 v2     isolation_level: with read_committed the latest offset is the last stable offset
 v4     current_leader_epoch (fencing), leader_epoch in the response
+v5     OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE)
 v6     flexible
 v7     -3: the record with the largest timestamp
 v8     -4: the earliest local offset

@@ -6,8 +6,9 @@ v2     cluster_id
 v3     throttle_time_ms
 v4     allow_auto_topic_creation (before: always allowed)
 v5     offline_replicas
+v6     LISTENER_NOT_FOUND (before: LEADER_NOT_AVAILABLE)
 v7     leader_epoch
-v8     authorized operations on request (of the cluster only up to v10)
+v8     include_topic_authorized_operations, include_cluster_authorized_operations (removed in v11)
 v9     flexible
 v10    topic_id in the response
 v12    topics by id
@@ -44,7 +45,8 @@ from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
 NO_LEADER = -1
 MAX_AUTO_CREATION_WAIT_S = 5.0
 MAX_FIRST_METADATA_WAIT_S = 5.0
-# After these codes the topic exists or is being created: the client has to retry.
+# After these errors the topic may exist or still be created. The response is LEADER_NOT_AVAILABLE,
+# so that the client retries.
 _RETRIABLE = (
     ErrorCode.TOPIC_ALREADY_EXISTS,
     ErrorCode.REQUEST_TIMED_OUT,

@@ -16,7 +16,8 @@ _STARTS = (
 
 
 def foreign_protocol_hint(data: bytes | bytearray | memoryview) -> str:
-    """Return a hint to append to an error message, empty if the bytes match no known protocol."""
+    """Return a hint to append to an error message: the protocol that the bytes match, or the bytes
+    if they are printable text. Empty for other bytes."""
     start = bytes(data[:4])
     for prefix, port in _STARTS:
         if start.startswith(prefix):

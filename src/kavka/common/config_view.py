@@ -302,7 +302,7 @@ _CHAINS = {
 
 
 def _chain(name: str) -> tuple[str, ...]:
-    """Return the names of one quantity, the finest unit first. For a setting of a single listener:
-    the name with and without the prefix of the listener."""
+    """Return a setting and its synonyms, the finest unit first (log.retention.ms, .minutes, .hours).
+    For a setting with a listener's prefix, return the name with and without the prefix."""
     base = base_name(name)
     return (name, base) if base != name else _CHAINS.get(name, (name,))

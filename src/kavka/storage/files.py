@@ -24,7 +24,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """The offset in twenty digits, so that names sort like offsets, and the suffix."""
+    """Return the offset, zero-padded to 20 digits so that names sort by offset, and the suffix."""
     return f"{offset:020d}{suffix}"
 
 

@@ -37,8 +37,9 @@ class Producer(SendPath, Generic[K, V]):
 
     `send` returns immediately; an I/O thread of the producer sends the records in batches.
     `close()`, or the end of the `with` block, sends the remaining records. A producer that is
-    dropped without `close` issues a ResourceWarning and closes in the background. At interpreter
-    exit it has `io_thread.EXIT_TIMEOUT_S` seconds to send the remaining records.
+    dropped without `close` issues a ResourceWarning and closes in the background. A producer that
+    is still open at interpreter exit has `io_thread.EXIT_TIMEOUT_S` seconds to send the remaining
+    records.
 
     `K` and `V` are the types that the serializers accept. See `producer_config.py` for the
     settings.
@@ -240,10 +241,11 @@ class Producer(SendPath, Generic[K, V]):
         self._io.run(self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout)))
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
-        """Wait until every record is stored. Any process can then commit or abort the transaction
-        by passing the result to `Admin.end_transactions`. Returns None if no records were sent.
-        This producer can still end the transaction. Closing the producer leaves the transaction
-        open until `transaction.timeout.ms` expires."""
+        """Send the remaining records, and wait until every record is acknowledged. Any process can
+        then commit or abort the transaction by passing the result to `Admin.end_transactions`.
+        Returns None if the transaction has neither records nor offsets. This producer can still end
+        the transaction. Closing the producer leaves the transaction open until
+        `transaction.timeout.ms` expires."""
         return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:

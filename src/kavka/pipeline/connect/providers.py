@@ -262,8 +262,8 @@ class Secrets(logging.Filter):
             return self._longest_first
 
     def hide(self, text: str) -> str:
-        """Returns the text without secrets. Searches for each value separately: a regular
-        expression of all values takes seconds if a request has thousands of them."""
+        """Returns the text without secrets. Searches for each value separately: a single regular
+        expression takes seconds if there are thousands of values."""
         for form, placeholder in self._sorted():
             if form not in text:
                 continue

@@ -109,8 +109,8 @@ def _prepare(properties: Mapping[str, str], options: Sequence[Option], providers
     except ConfigErrors as error:
         raise ConfigErrors(providers.hidden_errors(error.errors, {}, {})) from None
     warn_of_options_without_effect(options, properties)
-    # PySpark's modules import one another. If two threads import them for the first time, one of
-    # them may get incomplete modules: import them before threads start.
+    # PySpark's modules have circular imports. If two threads import them concurrently, one may see
+    # partially initialized modules: import them before any thread starts.
     with contextlib.suppress(ImportError):
         import pyspark.sql  # noqa: F401
     _add_to_python_path(settings["plugin.path"])

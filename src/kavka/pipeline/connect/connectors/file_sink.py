@@ -80,7 +80,8 @@ def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             for batch in batches:
                 column = batch.column(0).cast(pa.string())
                 if len(column):
-                    # The data buffer of a column of lines with line ends is the text of the file.
+                    # Arrow stores the values of a column contiguously: with "\n" appended to each
+                    # value, the data buffer is the content of the file.
                     lines = pc.binary_join_element_wise(column, "", "\n")
                     offset, data = lines.buffers()[1:]
                     ends = memoryview(offset).cast("i")
