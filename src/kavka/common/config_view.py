@@ -302,7 +302,7 @@ _CHAINS = {
 
 
 def _chain(name: str) -> tuple[str, ...]:
-    """Return a setting and its synonyms, the finest unit first (log.retention.ms, .minutes, .hours).
-    For a setting with a listener's prefix, return the name with and without the prefix."""
+    """Return a setting and its synonyms, the finest unit first (log.retention.ms, .minutes,
+    .hours). For a setting with a listener's prefix, return the name with and without the prefix."""
     base = base_name(name)
     return (name, base) if base != name else _CHAINS.get(name, (name,))

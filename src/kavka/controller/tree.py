@@ -119,8 +119,9 @@ class FencedTree:
     async def change_states(
         self, partitions: Iterable[TopicPartition], change: ChangeState
     ) -> dict[TopicPartition, Leadership]:
-        """Replace the states of partitions in the tree and in the context. A node that was written
-        concurrently is read again and retried. Returns the states that were replaced."""
+        """Replace the states of partitions in the tree and in the context. If another process wrote
+        a node concurrently, the node is read again and the change is retried. Returns the new
+        states."""
         changed: dict[TopicPartition, Leadership] = {}
         remaining = [tp for tp in partitions if tp in self._context.leaderships]
         for _ in range(MAX_WRITE_ATTEMPTS):

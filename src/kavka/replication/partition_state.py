@@ -37,7 +37,7 @@ class PartitionOrder(NamedTuple):
 
 
 class ReplicaStop(NamedTuple):
-    """The controller's order to stop a replica and, with `delete`, to delete its log."""
+    """One partition of a StopReplica request. With `delete`, the log is deleted."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -61,7 +61,7 @@ class CommittedIsr(IsrState):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingIsr(IsrState):
-    """The leader has proposed a change to the controller and has no response yet."""
+    """An AlterPartition request with the proposed ISR is in flight."""
 
     proposed: frozenset[int]
     leader_epoch: int

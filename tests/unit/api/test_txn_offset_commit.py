@@ -26,7 +26,8 @@ A = TopicPartition("a", 0)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node whose transaction log is committed only when a test releases it."""
+    """A node that leads all partitions. `node.hold(STATE)` delays commits in the transaction log
+    until `node.release(STATE)`."""
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     for tp in (OFFSETS, A):

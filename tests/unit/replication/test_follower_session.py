@@ -127,7 +127,7 @@ def test_a_full_response_has_every_partition_and_an_incremental_one_only_changes
         # partition 5 is not sent again.
         assert partitions_of(fetch(first.session_id, 3, [3], offset=1)) == [3]
         assert partitions_of(fetch(first.session_id, 4, [])) == []
-        # A broker cannot use the session of another.
+        # A consumer cannot use the session of a follower.
         refused = world.nodes[0].handle(FetchRequest(session_id=first.session_id, session_epoch=5, topics=[]), 17)
         assert refused.error_code == 70
 

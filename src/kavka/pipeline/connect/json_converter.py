@@ -337,8 +337,8 @@ def _may_be_unfit(kind: DataType) -> bool:
 def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> tuple[DataType, dict[str, str], Scales]:
     """Returns (the type of the payloads of a micro-batch, errors by schema, scales). A schema has
     an error if it is invalid or incompatible with other schemas. The most frequent schemas are
-    merged first, so that records with rare schemas fail. The result is the same when the same
-    records are read again."""
+    merged first, so that in a conflict only the records with the rarer schema fail. The result is
+    the same when the same records are read again."""
     counted = batch.filter(has_envelope).groupBy(schema.alias("s")).count().limit(_MAX_SCHEMAS + 1).collect()
     if len(counted) > _MAX_SCHEMAS:
         raise ConnectError(f"the records of one batch have more than {_MAX_SCHEMAS} schemas")
