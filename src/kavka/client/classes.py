@@ -16,7 +16,7 @@ def module_of(text: str) -> str | None:
     """Return the module that `load` imports for this text, or None if the text names a Kafka
     class."""
     text = text.strip()
-    if text == _short(text) or text.startswith(JAVA_PREFIXES):
+    if (":" not in text and text == _short(text)) or text.startswith(JAVA_PREFIXES):
         return None
     return split_name(text)[0]
 
