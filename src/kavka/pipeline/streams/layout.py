@@ -82,10 +82,9 @@ def fit(
             f"now: undo the change, or {_RESET}"
         )
     tasks: list[TaskSlot] = []
-    used = {key for entry in (stored or {"tasks": []})["tasks"] for key in entry["keys"]}
+    used = set() if stored is None else {key for entry in stored["tasks"] for key in entry["keys"]}
     for sub in plan.stateful:
-        count = sum(task.sub == sub.id for task in plan.tasks)
-        keys = entries[sub.id]["keys"] if sub.id in entries else unused_keys(count, plan.width, used)
+        keys = entries[sub.id]["keys"] if sub.id in entries else unused_keys(_task_count(plan, sub), plan.width, used)
         used |= set(keys)
         tasks += [TaskSlot(key, sub.id, partition) for partition, key in enumerate(keys)]
     plan = replace(
@@ -98,7 +97,7 @@ def fit(
         "format": FORMAT,
         "id": uuid.uuid4().hex if stored is None else stored["id"],
         "width": plan.width,
-        "patterns": {node.name: max(plan.partitions[one] for one in node.topics) for node in topology.patterns()},
+        "patterns": {node.name: max(plan.partitions[topic] for topic in node.topics) for node in topology.patterns()},
         "sources": sources,
         "summed": plan.summed,
         "tasks": [_entry(topology, plan, sub) for sub in plan.stateful],
@@ -114,6 +113,10 @@ def _entry(topology: Topology, plan: Plan, sub: Subtopology) -> dict[str, Any]:
     }
 
 
+def _task_count(plan: Plan, sub: Subtopology) -> int:
+    return sum(task.sub == sub.id for task in plan.tasks)
+
+
 def _topics(sub: Subtopology) -> list[str]:
     return sorted(source.told() for source in sub.sources)
 
@@ -126,7 +129,7 @@ def _kind(topology: Topology, store: str) -> list[Any]:
 def _matches(topology: Topology, plan: Plan, stored: Layout) -> dict[int, dict[str, Any]]:
     """By sub-topology: the entry of its tasks. A sub-topology with only new stores has none."""
     global_stores = set(topology.global_stores)
-    found: dict[int, dict[str, Any]] = {}
+    matches: dict[int, dict[str, Any]] = {}
     for entry in stored["tasks"]:
         stores = set(entry["stores"]) - global_stores
         for name, kind in entry["stores"].items():
@@ -140,14 +143,14 @@ def _matches(topology: Topology, plan: Plan, stored: Layout) -> dict[int, dict[s
         if len(subs) > 1:
             raise StreamsException(f"the stores {', '.join(sorted(stores))} are no longer in one sub-topology")
         for sub in subs:
-            if sub.id in found:
-                names = sorted({*stores, *found[sub.id]["stores"]})
+            if sub.id in matches:
+                names = sorted({*stores, *matches[sub.id]["stores"]})
                 raise StreamsException(f"the stores {', '.join(names)} were in two sub-topologies and are in one")
-            count = sum(task.sub == sub.id for task in plan.tasks)
+            count = _task_count(plan, sub)
             if count != len(entry["keys"]):
                 raise StreamsException(
                     f"the stores {', '.join(sorted(stores))} are in {len(entry['keys'])} tasks, and the topics "
                     f"{', '.join(entry['topics'])} have {count} partitions"
                 )
-            found[sub.id] = entry
-    return found
+            matches[sub.id] = entry
+    return matches

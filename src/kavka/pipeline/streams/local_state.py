@@ -74,9 +74,8 @@ def _file_value(key: bytes, value: bytes) -> bytes:
     return value if len(key) <= _MAX_KEY else len(key).to_bytes(4) + key + value
 
 
-def _entry(file_key: bytes, file_value: bytes) -> Entry:
-    if len(file_key) <= _MAX_KEY:
-        return file_key, file_value
+def _long_entry(file_value: bytes) -> Entry:
+    """The entry of a long key."""
     end = 4 + int.from_bytes(file_value[:4])
     return file_value[4:end], file_value[end:]
 
@@ -126,7 +125,7 @@ class LocalMap(_FileMap):
     __slots__ = ("_unwritten", "changes", "undo")
 
     def __init__(self, db: Any, transaction: Any) -> None:
-        super().__init__(db, transaction)
+        self._db = db
         self.begin(transaction)
 
     def begin(self, transaction: Any) -> None:
@@ -195,7 +194,7 @@ def _in_key_order(entries: Iterator[Entry], reverse: bool) -> Iterator[Entry]:
             yield from sorted(long, reverse=reverse)
             long = []
         if len(entry[0]) > _MAX_KEY:
-            long.append(_entry(*entry))
+            long.append(_long_entry(entry[1]))
         else:
             yield entry
     yield from sorted(long, reverse=reverse)
@@ -226,8 +225,8 @@ class LocalState:
         have that version: the maps are then empty, and the caller restores them."""
         self._acquire()
         self._transaction = self._environment.begin(write=True)
-        for one in self._maps.values():
-            one.begin(self._transaction)
+        for local_map in self._maps.values():
+            local_map.begin(self._transaction)
         version = self._transaction.get(b"version", db=self._state)
         self.token, previous, _, self.restores = marshal.loads(version) if version else (None, None, 0, 0)
         if token != self.token and token == previous and version:
@@ -241,22 +240,22 @@ class LocalState:
         return False
 
     def map(self, name: str) -> LocalMap:
-        found = self._maps.get(name)
-        if found is None:
+        local_map = self._maps.get(name)
+        if local_map is None:
             db = self._environment.open_db(_db_name(name), txn=self._transaction)
-            found = self._maps[name] = LocalMap(db, self._transaction)
-        return found
+            local_map = self._maps[name] = LocalMap(db, self._transaction)
+        return local_map
 
     def write(self) -> tuple[dict[str, Values], int]:
         """Write all changes to the transaction. Returns them, and the bytes that they add."""
-        for one in self._maps.values():
-            one.write()
-        changes = {name: one.changes for name, one in self._maps.items() if one.changes}
-        return changes, sum(one.growth() for one in self._maps.values())
+        for local_map in self._maps.values():
+            local_map.write()
+        changes = {name: local_map.changes for name, local_map in self._maps.items() if local_map.changes}
+        return changes, sum(local_map.growth() for local_map in self._maps.values())
 
     def commit(self, token: bytes, batch: int, meta: bytes) -> None:
         self._transaction.put(b"meta", meta, db=self._state)
-        undo = {name: one.undo for name, one in self._maps.items() if one.undo}
+        undo = {name: local_map.undo for name, local_map in self._maps.items() if local_map.undo}
         self._transaction.put(b"undo", marshal.dumps(undo), db=self._state)
         version = marshal.dumps((token, self.token, batch, self.restores))
         self._transaction.put(b"version", version, db=self._state)

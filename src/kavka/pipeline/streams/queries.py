@@ -21,6 +21,7 @@ from kavka.pipeline.streams.windows import Windowed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from kavka.pipeline.streams.local_state import StateVersion
     from kavka.pipeline.streams.workers import Job
 
 
@@ -100,7 +101,7 @@ class StateReader:
             return self._copy(name, partition, batch, self._counts)
         folders = [self._job.task_folder(key) for key in tasks]
         if all(map(StateFile.exists, folders)):
-            return self._store_in_files(name, folders, batch)
+            return self._store_in_files(name, [StateFile.open(folder).version(batch) for folder in folders])
         return self._copy(name, partition, batch, self._logged)
 
     def _store(self, name: str, open_map: OpenMap) -> Store:
@@ -108,10 +109,7 @@ class StateReader:
         builder = replace(self._job.topology.stores[name], caching=False)
         return builder.build(settings.key_serde, settings.value_serde, open_map)
 
-    def _store_in_files(self, name: str, folders: list[Path], batch: int) -> Store:
-        from kavka.pipeline.streams.local_state import StateFile
-
-        versions = [StateFile.open(folder).version(batch) for folder in folders]
+    def _store_in_files(self, name: str, versions: list[StateVersion]) -> Store:
         store = self._store(name, lambda name: MergedMap([version.map(name) for version in versions]))
         store.observed = max(
             (version.meta["stores"].get(name, (-1,))[0] for version in versions if version.meta), default=-1

@@ -71,13 +71,14 @@ class MergedMap:
         self._maps = maps
 
     def get(self, key: bytes) -> bytes | None:
-        return next((value for one in self._maps if (value := one.get(key)) is not None), None)
+        return next((value for entries in self._maps if (value := entries.get(key)) is not None), None)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         raise TypeError("the map is read-only")
 
     def scan(self, low: bytes = b"", high: bytes | None = None, reverse: bool = False) -> Iterator[Entry]:
-        return heapq.merge(*(one.scan(low, high, reverse) for one in self._maps), key=itemgetter(0), reverse=reverse)
+        scans = (entries.scan(low, high, reverse) for entries in self._maps)
+        return heapq.merge(*scans, key=itemgetter(0), reverse=reverse)
 
     def __len__(self) -> int:
         return sum(map(len, self._maps))
