@@ -5,7 +5,8 @@ The record of a job is a JSON file named after its application.id, in a folder t
 can access. The record contains the pid, the start time of the process (pids are reused), the
 arguments of the job and its last progress. The file is replaced atomically, and removed when the
 job ends normally. A failed job leaves its record with the error. A killed job leaves its last
-record, and is reported with the state GONE.
+record, and is reported with the state GONE. The log of a job is beside its record, and remains when
+the job ends.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def _record_path(name: str) -> Path:
     if not name or "/" in name or "\0" in name or name.startswith("."):
         raise JobError(f"{name!r} is not a valid job name")
     return folder() / f"{name}.json"
+
+
+def log_path(name: str) -> Path:
+    """Return the file with the output of a job, which may not exist."""
+    return _record_path(name).with_suffix(".log")
 
 
 def start_ticks(pid: int) -> int | None:
@@ -135,11 +141,13 @@ def restart(name: str) -> int:
         raise JobError(f"the record of {name} does not contain its arguments")
     if record["running"]:
         stop(name)
-    output = _record_path(name).with_suffix(".log").open("wb")
-    with output:
+    # The new process writes nothing to the log itself.
+    environment = {**os.environ, "KAVKA_PIPELINE_LOGGED": "1"}
+    with log_path(name).open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "kavka.cli.main", "pipeline", "run", *arguments],
             cwd=record.get("folder") or None,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

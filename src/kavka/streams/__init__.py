@@ -16,14 +16,15 @@ from kavka.pipeline.streams.cogrouped import (
     TimeWindowedCogroupedKStream,
 )
 from kavka.pipeline.streams.driver import TestInputTopic, TestOutputTopic, TestRecord, TopologyTestDriver
-from kavka.pipeline.streams.engine import ErrorContext, ProcessorContext, PunctuationType, Record, RecordMetadata
+from kavka.pipeline.streams.engine import ProcessorContext, PunctuationType, Record, RecordMetadata
+from kavka.pipeline.streams.error_handlers import ErrorHandlerContext, Response
 from kavka.pipeline.streams.errors import (
     FailedProcessingException,
     InvalidStateStoreException,
     StreamsException,
     TopologyException,
 )
-from kavka.pipeline.streams.expressions import Expression, col, lit
+from kavka.pipeline.streams.expressions import Expression, coalesce, col, lit, max_of, min_of, sum_of, when
 from kavka.pipeline.streams.grouped import KGroupedStream, KGroupedTable, SessionWindowedKStream, TimeWindowedKStream
 from kavka.pipeline.streams.kstream import BranchedKStream, KStream
 from kavka.pipeline.streams.ktable import KTable
@@ -83,7 +84,7 @@ __all__ = [
     "CogroupedKStream",
     "Consumed",
     "EmitStrategy",
-    "ErrorContext",
+    "ErrorHandlerContext",
     "Expression",
     "FailedProcessingException",
     "GlobalKTable",
@@ -111,6 +112,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Repartitioned",
+    "Response",
     "Serde",
     "Serdes",
     "SessionWindowedCogroupedKStream",
@@ -146,8 +148,13 @@ __all__ = [
     "Window",
     "Windowed",
     "WindowedSerdes",
+    "coalesce",
     "col",
     "lit",
+    "max_of",
+    "min_of",
+    "sum_of",
+    "when",
 ]
 
 

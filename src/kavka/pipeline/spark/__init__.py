@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["activate", "register"]
 
 
+_REDACTION = "spark.sql.redaction.options.regex"
+_SECRET_OPTIONS = r"(?i)passw|secret|token|jaas|keystore\.key|certificate\.chain|ssl\.key|\.pem$"
+
+
 def register(spark: SparkSession) -> SparkSession:
     """Register `format("kavka")` in this session. Registering again has no effect. Returns the
     session."""
@@ -35,7 +39,16 @@ def register(spark: SparkSession) -> SparkSession:
     # The interpreter of Spark's Python workers. The default is any `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark.dataSource.register(KavkaDataSource)
+    _hide_secrets(spark)
     return spark
+
+
+def _hide_secrets(spark: SparkSession) -> None:
+    """Let Spark redact secret options in plans. By default it redacts passwords and tokens, but not
+    private keys."""
+    patterns = spark.conf.get(_REDACTION, "(?i)url") or ""
+    if _SECRET_OPTIONS not in patterns:
+        spark.conf.set(_REDACTION, f"{patterns}|{_SECRET_OPTIONS}" if patterns else _SECRET_OPTIONS)
 
 
 def activate(spark: SparkSession) -> None:

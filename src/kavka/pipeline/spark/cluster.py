@@ -13,12 +13,14 @@ from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import ListedOffset, OffsetSpec
 from kavka.client.admin_config import ADMIN_CONFIGS
 from kavka.client.cluster import Cluster
+from kavka.client.config import supported_settings
 from kavka.client.consumer.offsets import OffsetLookup
 from kavka.client.consumer_config import CONSUMER_CONFIGS, consumer_config
 from kavka.client.io_thread import IoThread
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import OptionError, PipelineError
+from kavka.pipeline.spark.fencing import Claim, check
 from kavka.pipeline.spark.offsets import TopicIds, ids_of
 from kavka.pipeline.spark.options import EARLIEST, LATEST, ByOffset, ByTime, Position, SourceOptions
 
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENDS_TIMEOUT = 5.0
+_SIZES_AGE = 60.0
 
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -47,6 +50,8 @@ class SourceCluster:
         """The ids of the topics at the last refresh of the partitions."""
         self._partitions: list[TopicPartition] = []
         self._partitions_expire = 0.0
+        self._sizes: dict[TopicPartition, float] = {}
+        self._sizes_expire = 0.0
 
     def close(self) -> None:
         if self._ends is not None:
@@ -61,6 +66,10 @@ class SourceCluster:
         if self._connected is None:
             self._connected = Admin(admin_settings(self._options.client))
         return self._connected
+
+    def check_claim(self, claim: Claim) -> None:
+        """Raise Fenced if another driver has claimed the application."""
+        self._with_retries("checking for another driver", lambda: check(self.admin, claim))
 
     # --- partitions
 
@@ -124,6 +133,25 @@ class SourceCluster:
         """Return the end offsets. With isolation.level=read_committed they are the last stable
         offsets."""
         return self._edges(partitions, OffsetSpec.latest())
+
+    def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Return the mean size of an offset in the logs of partitions, computed every minute. A
+        partition without a known size is missing."""
+        if time.monotonic() >= self._sizes_expire:
+            self._sizes_expire = time.monotonic() + _SIZES_AGE
+            try:
+                first = self.earliest(ends)
+                dirs = self.admin.describe_log_dirs(partitions=ends, timeout=ENDS_TIMEOUT)
+            except KafkaError as error:
+                logger.warning("Cannot list the sizes of partitions, so batches are not limited by bytes: %s", error)
+                return self._sizes
+            sizes: dict[TopicPartition, int] = {}
+            for log_dir in (log_dir for by_path in dirs.values() for log_dir in by_path.values()):
+                for tp, replicas in log_dir.replicas.items():
+                    sizes[tp] = max([sizes.get(tp, 0), *(replica.size for replica in replicas)])
+            offsets = {tp: ends[tp] - first[tp] for tp in sizes if tp in first}
+            self._sizes = {tp: sizes[tp] / count for tp, count in offsets.items() if count > 0}
+        return self._sizes
 
     def leader_epochs(self, partitions: Collection[TopicPartition]) -> TopicIds:
         """Return the leader epochs in the format of `topic_ids`. The leaders return them, because
@@ -243,10 +271,10 @@ def _check_complete(specified: Collection[TopicPartition], partitions: Collectio
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a consumer or producer that apply to every client."""
-    return {name: value for name, value in client.items() if ADMIN_CONFIGS.get(name) is not None}
+    return supported_settings(client, ADMIN_CONFIGS)
 
 
 def consumer_settings(client: Mapping[str, str]) -> dict[str, str]:
-    settings = {name: value for name, value in client.items() if CONSUMER_CONFIGS.get(name) is not None}
+    settings = supported_settings(client, CONSUMER_CONFIGS)
     settings.pop("group.id", None)
     return settings

@@ -22,6 +22,11 @@ class DataLoss(PipelineError):
     """Records that should have been read no longer exist (`failOnDataLoss`)."""
 
 
+def no_reset(loss: str) -> str:
+    """Return the message of a loss of records that the job has no reset policy for."""
+    return f"{loss}, and there is no reset policy (none): set it to earliest or latest to continue"
+
+
 @contextmanager
 def concise_errors() -> Iterator[None]:
     """Show the message of an error to the user without our stack trace: re-raise it as

@@ -25,9 +25,10 @@ SOURCE_NAMES = (
     "assign", "subscribe", "subscribePattern",
     "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
-    "failOnDataLoss", "includeHeaders", "textColumns", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs", "groupIdPrefix", "groupIdCommit",
+    "maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "failOnDataLoss", "dataLossReset", "includeHeaders", "textColumns",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
+    "groupIdCommit", "driverClaim",
 )  # fmt: skip
 SINK_NAMES = (
     "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
@@ -86,11 +87,15 @@ class SourceOptions:
     ending: Position
     no_such_time_is_latest: bool
     max_offsets: int | None
+    max_bytes: int | None
     min_offsets: int | None
     max_delay: float
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
+    data_loss_reset: Mapping[str, str] | str
+    """earliest, latest or none, by topic or for all: where a partition continues whose next record
+    no longer exists. A topic that is not listed continues at its first record."""
     include_headers: bool
     text_columns: frozenset[str]
     """Which of key and value are strings."""
@@ -98,12 +103,18 @@ class SourceOptions:
     retries: int
     retry_interval: float
     group_to_commit: str | None
-    client: Mapping[str, str] = field(default_factory=dict)
-    """The options kafka.*, without the prefix."""
+    driver_claim: str | None = None
+    """The claim of the driver (`fencing.py`), for a query of which only one may run."""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The options kafka.*, without the prefix. They may contain secrets."""
 
     @property
     def isolation_level(self) -> str:
         return self.client.get("isolation.level", "read_uncommitted")
+
+    def reset_of(self, topic: str) -> str:
+        reset = self.data_loss_reset
+        return reset if isinstance(reset, str) else reset.get(topic, "earliest")
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ class SinkOptions:
     exactly_once: bool
     id_prefix: str
     decisions_topic: str
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     timestamp_column: str | None = None
     batch_of: tuple[str, str, int] | None = None
     """(query id, run id, batch number) of a batch that may run again."""
@@ -149,19 +160,31 @@ def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOp
         ending=ending,
         no_such_time_is_latest=strategy == "latest",
         max_offsets=max_offsets,
+        max_bytes=options.number("maxBytesPerTrigger"),
         min_offsets=min_offsets,
         max_delay=options.duration("maxTriggerDelay", 900.0),
         min_partitions=options.number("minPartitions"),
         max_records_per_partition=options.number("maxRecordsPerPartition"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
+        data_loss_reset=_resets(options),
         include_headers=options.boolean("includeHeaders", False),
         text_columns=text_columns(options.get("textColumns")),
         poll_timeout=options.number_or("kafkaConsumer.pollTimeoutMs", 120_000, minimum=1) / 1000,
         retries=options.number_or("fetchOffset.numRetries", 3),
         retry_interval=options.number_or("fetchOffset.retryIntervalMs", 1000) / 1000,
         group_to_commit=_group(options, streaming),
+        driver_claim=options.get("driverClaim"),
         client=options.client(_REFUSED_BY_SOURCE),
     )
+
+
+def _resets(options: _Options) -> Mapping[str, str] | str:
+    text = (options.get("dataLossReset") or "earliest").strip()
+    resets: Any = _json("dataLossReset", text, '{"topic":"latest"}') if text.startswith("{") else {"": text.lower()}
+    if not all(reset in ("earliest", "latest", "none") for reset in resets.values()):
+        raise OptionError(f"dataLossReset must be earliest, latest or none, or these by topic as JSON, not '{text}'")
+    by_topic: Mapping[str, str] = resets
+    return by_topic.get("") or by_topic
 
 
 def text_columns(text: str | None) -> frozenset[str]:

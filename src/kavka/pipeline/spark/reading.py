@@ -15,7 +15,7 @@ from kavka.client.errors import KafkaTimeout
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.clients import SharedClient
 from kavka.pipeline.spark.cluster import consumer_settings
-from kavka.pipeline.spark.errors import DataLoss, PipelineError
+from kavka.pipeline.spark.errors import DataLoss, PipelineError, no_reset
 from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SourceOptions
 from kavka.pipeline.spark.text import as_text
@@ -122,6 +122,11 @@ def _after_loss(consumer: Consumer, options: SourceOptions, offsets: Range, posi
         loss = f"{tp}: offsets {max(position, end)} to {offsets.end - 1} no longer exist, it now ends at {end}"
     if options.fail_on_data_loss:
         raise DataLoss(f"{loss} (failOnDataLoss=false continues without them)")
+    reset = options.reset_of(tp.topic)
+    if reset == "none":
+        raise DataLoss(no_reset(loss))
+    if reset == "latest":
+        next_offset = offsets.end
     logger.warning("%s; continuing without them", loss)
     return next_offset
 

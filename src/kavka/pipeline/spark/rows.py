@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from kavka.client.producer._append import RecordFuture
 from kavka.client.producer.producer import Producer
+from kavka.client.producer.record import ProducerRecord
+from kavka.common.errors import KafkaError
 from kavka.pipeline.spark.errors import OptionError, PipelineError
 
 TYPES = {
@@ -114,6 +116,51 @@ def send(producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[Recor
             raise PipelineError(f"a row has the partition {partition}")
         futures.append(send(topic, value, key, partition, stamp, row_headers))
     return futures
+
+
+class Failed:
+    """The future of a record that the producer did not accept."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self.error = error
+
+    def done(self) -> bool:
+        return True
+
+    def get(self, timeout: float | None = None) -> Any:
+        raise self.error
+
+
+class _Accepting:
+    """A producer whose `send` does not raise KafkaError."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._send = producer.send
+
+    def send(self, *arguments: Any) -> Any:
+        try:
+            return self._send(*arguments)
+        except KafkaError as error:
+            return Failed(error)
+
+
+def send_each(producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[RecordFuture]:
+    """Send all rows. A row that the producer does not accept has a future with the error."""
+    accepting: Any = _Accepting(producer)
+    return send(accepting, rows, layout)
+
+
+def record_of(rows: pa.RecordBatch, layout: Layout, index: int) -> ProducerRecord[bytes, bytes]:
+    """The record of a row."""
+    row = rows.slice(index, 1)
+
+    def value(column: int) -> Any:
+        return row.column(column)[0].as_py() if column >= 0 else None
+
+    key, data = (_bytes(row.column(column))[0] if column >= 0 else None for column in (layout.key, layout.value))
+    headers = _headers(row.column(layout.headers))[0] if layout.headers >= 0 else None
+    topic = layout.topic_name if layout.topic_name is not None else value(layout.topic)
+    return ProducerRecord(topic, data, key, value(layout.partition), value(layout.timestamp), headers)
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

@@ -23,7 +23,7 @@ from kavka.pipeline.spark.two_phase import (
     write_stream,
 )
 from kavka.pipeline.spark.two_phase import write as write_transaction
-from kavka.pipeline.spark.writing import write
+from kavka.pipeline.spark.writing import SinkErrors, write
 
 # Properties of a Spark job that identify the query of a task.
 QUERY_ID = "sql.streaming.queryId"
@@ -51,19 +51,21 @@ class KavkaWriter(DataSourceArrowWriter):
     crash with the same rows. It is then written exactly once, like a batch of a stream.
     """
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: Layout, errors: SinkErrors | None = None) -> None:
         self._options = options
         self._layout = layout
+        self._errors = errors
         self._job = f"{options.id_prefix}{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with concise_errors():
             batches = creating_topics(self._options, self._layout, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._layout, batches))
+                return Written(write(self._options, self._layout, batches, errors=self._errors))
             context = _context()
             if self._options.batch_of is not None:
-                report = write_stream(self._options, self._layout, batches, self._query_attempt(context))
+                attempt = self._query_attempt(context)
+                report = write_stream(self._options, self._layout, batches, attempt, errors=self._errors)
                 return Written(report.entry.rows, report)
             attempt = Attempt(self._job, "", 0, context.partitionId(), context.attemptNumber())
             entry = write_transaction(self._options, self._layout, batches, attempt)
@@ -91,16 +93,18 @@ class KavkaStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream. It has no state except the options, because Spark creates it for every batch
     and every commit, in any process."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: Layout, errors: SinkErrors | None = None) -> None:
         self._options = options
         self._layout = layout
+        self._errors = errors
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with concise_errors():
             batches = creating_topics(self._options, self._layout, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._layout, batches))
-            report = write_stream(self._options, self._layout, batches, task_attempt(self._options))
+                return Written(write(self._options, self._layout, batches, errors=self._errors))
+            attempt = task_attempt(self._options)
+            report = write_stream(self._options, self._layout, batches, attempt, errors=self._errors)
             return Written(report.entry.rows, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

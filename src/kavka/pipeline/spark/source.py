@@ -39,7 +39,8 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.jobs import INITIAL
 from kavka.pipeline.spark.cluster import SourceCluster
-from kavka.pipeline.spark.errors import DataLoss, OptionError, concise_errors
+from kavka.pipeline.spark.errors import DataLoss, OptionError, concise_errors, no_reset
+from kavka.pipeline.spark.fencing import Claim
 from kavka.pipeline.spark.offsets import (
     DONE_BY_JOB,
     TOPIC_IDS,
@@ -61,7 +62,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT = 5.0
+_CHECK_INTERVAL = 1.0
 _IDLE_PAUSE = 0.02
+_NO_MAXIMUM = (1 << 63) - 1
+# The default of max.message.bytes. So few records cannot exceed the maximum of bytes.
+_LARGE_RECORD = 1024 * 1024
 
 _FIELDS = [
     StructField("topic", StringType()),
@@ -185,10 +190,12 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: SourceCluster | None = None
         self._initial: dict[str, Any] | None = None
         self._is_started = False
+        self._has_checked_log_start = False
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
         self._last_batch = time.monotonic()
+        self._next_check = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KavkaStreamReader, (self._options,)
@@ -213,8 +220,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.cluster.resolve(self._options.starting, partitions, "startingOffsets")
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.max_offsets is not None:
-            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_offsets is not None or self._options.max_bytes is not None:
+            return ReadMaxRows(self._options.max_offsets or _NO_MAXIMUM)
         if self._options.min_offsets is not None:
             return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
@@ -226,23 +233,36 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with concise_errors():
-            batch = self._next_batch(start, limit)
-            # Spark calls this at every trigger, when all records before `start` are processed, and
-            # `commit` only at the next batch. Before the first batch nothing is processed, and a
-            # commit could overwrite the group's offsets that determine the start.
-            if start != self._initial:
-                self._commit_group(start)
-            # Return `start` itself if there is no new batch: Spark compares the offsets.
-            if batch is None:
-                return start
-            beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
-            assert end is not None
-            if start == self._initial and not self._is_started:
-                # This is the first batch, which Spark runs even if it is empty.
-                return {**end, INITIAL: beginning or start}
-            if beginning is not None:
-                return {**end, INITIAL: beginning}
-            return start if end == {name: value for name, value in start.items() if name != INITIAL} else end
+            end = self._end_of_next_batch(start, limit)
+            self._check_claim(is_new_batch=end is not start)
+            return end
+
+    def _end_of_next_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        batch = self._next_batch(start, limit)
+        # Spark calls this at every trigger, when all records before `start` are processed, and
+        # `commit` only at the next batch. Before the first batch nothing is processed, and a
+        # commit could overwrite the group's offsets that determine the start.
+        if start != self._initial:
+            self._commit_group(start)
+        # Return `start` itself if there is no new batch: Spark compares the offsets.
+        if batch is None:
+            return start
+        beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
+        assert end is not None
+        if start == self._initial and not self._is_started:
+            # This is the first batch, which Spark runs even if it is empty.
+            return {**end, INITIAL: beginning or start}
+        if beginning is not None:
+            return {**end, INITIAL: beginning}
+        return start if end == {name: value for name, value in start.items() if name != INITIAL} else end
+
+    def _check_claim(self, is_new_batch: bool) -> None:
+        """Raise Fenced if another driver has claimed the application. Without a new batch, look
+        only once a second."""
+        claim, now = self._options.driver_claim, time.monotonic()
+        if claim is not None and (is_new_batch or now >= self._next_check):
+            self.cluster.check_claim(Claim.from_text(claim))
+            self._next_check = now + _CHECK_INTERVAL
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else to_checkpoint(self._latest)
@@ -294,7 +314,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next_batch(self, start: dict[str, Any], limit: ReadLimit) -> tuple[Offsets | None, Offsets] | None:
         """Return the start and the end of the next batch, or None if there is no next batch yet.
         The start is None if it is the end of the last batch."""
-        options, begin = self._options, from_checkpoint(start)
+        begin = from_checkpoint(start)
         latest = self._latest = self._ends(begin)
         recreated_topics = self._recreated(start.get(TOPIC_IDS, {}), latest)
         for topic in sorted(recreated_topics):
@@ -311,15 +331,46 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if recreated_topics:
             # Read a new topic from its beginning.
             full_begin |= self.cluster.earliest([tp for tp in latest if tp.topic in recreated_topics])
-        beginning = full_begin if recreated_topics else None
+        has_lost = self._skip_lost(full_begin, latest) if start != self._initial else False
+        self._has_checked_log_start = True
+        beginning = full_begin if recreated_topics or has_lost else None
         if isinstance(limit, ReadAllAvailable):
             return beginning, latest
         available = count(full_begin, latest)
         if self._is_below_minimum(available):
             return None
         self._last_batch = time.monotonic()
-        max_offsets = options.max_offsets
-        return beginning, latest if max_offsets is None else limit_end_offsets(full_begin, latest, max_offsets)
+        max_records = self._max_records(full_begin, latest, available)
+        return beginning, latest if max_records is None else limit_end_offsets(full_begin, latest, max_records)
+
+    def _max_records(self, begin: Offsets, end: Offsets, available: int) -> int | None:
+        """Return the maximum number of records of the next batch. The size of records is estimated
+        from the size of the logs, so compressed records may exceed `maxBytesPerTrigger`."""
+        max_offsets, max_bytes = self._options.max_offsets, self._options.max_bytes
+        if max_bytes is None or available <= max_bytes // _LARGE_RECORD:
+            return max_offsets
+        means = self.cluster.bytes_per_offset(end)
+        size = sum(max(0, end[tp] - begin.get(tp, end[tp])) * mean for tp, mean in means.items())
+        if size <= max_bytes:
+            return max_offsets
+        return min(max_offsets or available, max(1, int(available * max_bytes / size)))
+
+    def _skip_lost(self, begin: dict[TopicPartition, int], latest: Offsets) -> bool:
+        """Move `begin` past records that no longer exist, and return whether there were any. Only
+        the first batch after a start is checked: later a task that reads such an offset skips
+        it."""
+        if self._has_checked_log_start:
+            return False
+        first = self.cluster.earliest([tp for tp in begin if tp in latest])
+        lost = {tp: offset for tp, offset in first.items() if begin[tp] < offset}
+        for tp, offset in sorted(lost.items()):
+            loss = f"{tp}: offsets {begin[tp]} to {offset - 1} no longer exist, the first is now {offset}"
+            reset = self._options.reset_of(tp.topic)
+            if reset == "none":
+                raise DataLoss(no_reset(loss))
+            begin[tp] = offset if reset == "earliest" else latest[tp]
+            self._on_data_loss(loss, f"continues at offset {begin[tp]} ({reset})")
+        return bool(lost)
 
     def _recreated(self, previous: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
         """Return the topics that were recreated since `previous`. If a topic has no id, the leaders

@@ -52,6 +52,7 @@ from kavka.pipeline.spark.decisions import Decision, Decisions, DecisionWriter, 
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.options import SinkOptions
 from kavka.pipeline.spark.rows import Future, Layout, Send, send, size_of
+from kavka.pipeline.spark.writing import SinkErrors
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +107,16 @@ class Report:
 
 
 def write_stream(
-    options: SinkOptions, layout: Layout, batches: Iterable[pa.RecordBatch], attempt: Attempt, send: Send = send
+    options: SinkOptions,
+    layout: Layout,
+    batches: Iterable[pa.RecordBatch],
+    attempt: Attempt,
+    send: Send = send,
+    errors: SinkErrors | None = None,
 ) -> Report:
     decision = _decision_for(options, attempt)
     if decision is None:
-        return Report(attempt, write(options, layout, batches, attempt, send=send))
+        return Report(attempt, write(options, layout, batches, attempt, send=send, errors=errors))
     entry = decision.tasks.get(attempt.task)
     if entry is None:
         raise PipelineError(_plan_changed(attempt.batch, f"it had no task {attempt.task}"))
@@ -124,7 +130,7 @@ def write_stream(
                 size += size_of(batch, layout)
             _check_same(attempt, entry, rows, size)
             return Report(attempt, entry, decision.id, is_committed=True)
-    return Report(attempt, write(options, layout, batches, attempt, entry, send), decision.id)
+    return Report(attempt, write(options, layout, batches, attempt, entry, send, errors), decision.id)
 
 
 def write(
@@ -134,6 +140,7 @@ def write(
     attempt: Attempt,
     previous: TaskEntry | None = None,
     send: Send = send,
+    errors: SinkErrors | None = None,
 ) -> TaskEntry:
     """Write in a transaction, and leave the transaction prepared. Returns the output of the task.
     Every error aborts the transaction. `previous` is the output of the task in an earlier run of
@@ -160,6 +167,11 @@ def write(
         prepared = producer.prepare_transaction(_PREPARE_TIMEOUT)
         stored = first.get(0)
         return TaskEntry(attempt.task, rows, size, prepared, (stored.topic, stored.partition, stored.offset))
+    except KafkaError as error:
+        # The transaction cannot be committed without the record that failed.
+        if errors is not None:
+            errors.end(error)
+        raise
     finally:
         if producer is not None:
             # Closing aborts a transaction that is not prepared.

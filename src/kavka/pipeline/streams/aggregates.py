@@ -1,244 +1,280 @@
-"""Grouped streams and tables brought together to one value by key, or by key and window."""
+"""Aggregations of grouped streams and tables: per key, or per key and window."""
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from kavka.pipeline.streams.engine import Headers, Node
+from kavka.pipeline.streams.expressions import Total
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import STAMP, ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step, TableNode
-from kavka.pipeline.streams.windows import SessionWindows, SlidingWindows, TimeWindow, Window, Windowed
+from kavka.pipeline.streams.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindow,
+    TimeWindows,
+    UnlimitedWindows,
+    Window,
+    Windowed,
+)
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
 _SPAN = struct.Struct(">qq")
 
 
-def _nothing() -> Any:
+@dataclass(frozen=True)
+class Aggregation:
+    """`aggregator(key, value, aggregate)` adds a record, `merger(key, aggregate, aggregate)` merges
+    two sessions, and `subtractor(key, value, aggregate)` removes the old value of a table's key.
+    With `merge(aggregate, aggregate)`, parts of the records can be aggregated first: by `total`, or
+    counted."""
+
+    initializer: Callable[[], Any]
+    aggregator: Aggregator
+    merger: Callable[[Any, Any, Any], Any] | None = None
+    subtractor: Aggregator | None = None
+    merge: Callable[[Any, Any], Any] | None = None
+    total: Total | None = None
+
+
+def _none() -> Any:
     return None
 
 
-def zero() -> int:
+def _zero() -> int:
     return 0
 
 
-def plus_one(key: Any, value: Any, count: Any) -> Any:
+def _plus_one(key: Any, value: Any, count: Any) -> Any:
     return count + 1
 
 
-def minus_one(key: Any, value: Any, count: Any) -> Any:
+def _minus_one(key: Any, value: Any, count: Any) -> Any:
     return count - 1
 
 
-class Reducer:
-    """A reducer as an aggregator: the first value is the result."""
+def _added(key: Any, left: Any, right: Any) -> Any:
+    return left + right
 
-    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
-        self._reducer = reducer
+
+COUNT = Aggregation(_zero, _plus_one, _added, _minus_one, operator.add)
+
+
+@dataclass(frozen=True)
+class _Reducer:
+    """A reducer as an aggregator, whose first value is the aggregate, and as a merger."""
+
+    reducer: Callable[[Any, Any], Any]
 
     def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
-        return value if aggregate is None else self._reducer(aggregate, value)
+        return value if aggregate is None else self.reducer(aggregate, value)
+
+    def merge(self, key: Any, left: Any, right: Any) -> Any:
+        if left is None or right is None:
+            return right if left is None else left
+        return self.reducer(left, right)
+
+    def subtract(self, key: Any, value: Any, aggregate: Any) -> Any:
+        return self.reducer(aggregate, value)
 
 
-class Subtractor:
-    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
-        self._reducer = reducer
+def reduction(reducer: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any] | None = None) -> Aggregation:
+    reduce = _Reducer(reducer)
+    return Aggregation(_none, reduce, reduce.merge, None if subtractor is None else _Reducer(subtractor).subtract)
+
+
+@dataclass(frozen=True)
+class _Totaler:
+    total: Total
 
     def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
-        return self._reducer(aggregate, value)
+        return self.total.merge(aggregate, self.total.expression(key, value))
+
+    def merge(self, key: Any, left: Any, right: Any) -> Any:
+        return self.total.merge(left, right)
 
 
-class Merger:
-    """A reducer as what brings two sessions together."""
-
-    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
-        self._reducer = reducer
-
-    def __call__(self, key: Any, one: Any, two: Any) -> Any:
-        if one is None or two is None:
-            return two if one is None else one
-        return self._reducer(one, two)
-
-
-def added(key: Any, one: Any, two: Any) -> Any:
-    return one + two
+def total_of(total: Total) -> Aggregation:
+    totaler = _Totaler(total)
+    return Aggregation(_none, totaler, totaler.merge, merge=total.merge, total=total)
 
 
 class AggregateStep(Step):
-    """A table that is made by `factory(store, send_old, …)`. With `holds` off, every change is told
-    at once."""
+    """An aggregate per key, per key and window, or of the values of a table by new keys
+    (`of_table`). With `final`, a window is forwarded once, when it closes."""
 
-    def __init__(self, store: str, factory: Callable[..., TableNode], *arguments: Any) -> None:
+    def __init__(
+        self, store: str, aggregation: Aggregation, windows: Any = None, final: bool = False, of_table: bool = False
+    ) -> None:
         super().__init__(store)
-        self._factory, self._arguments = factory, arguments
-        self.holds = True
+        self.aggregation, self.windows, self.final, self.of_table = aggregation, windows, final, of_table
 
     def node(self) -> Node:
-        made = self._factory(self.store, self.send_old, *self._arguments)
-        made.holds = self.holds
-        return made
+        return (_TableAggregate if self.of_table else _NODES[type(self.windows)])(self)
 
 
-class StreamAggregate(TableNode):
-    def __init__(
-        self, store: str | None, send_old: bool, initializer: Callable[[], Any] | None, aggregator: Aggregator
-    ) -> None:
-        super().__init__(store, send_old)
-        self._initializer, self._aggregator = initializer or _nothing, aggregator
+class _AggregateNode(TableNode):
+    """With `final`, the map `_pending` has the windows that are not forwarded yet. Its keys begin
+    with the time by which they are due."""
 
-    @property
-    def counts(self) -> bool:
-        """Whether it does nothing but count, so that `add` may be called."""
-        return self._initializer is zero and self._aggregator is plus_one
-
-    def add(self, key: Any, number: int, timestamp: int, headers: Headers) -> None:
-        """So many records at once; the time is that of the latest of them."""
-        assert self.store is not None
-        held = self.store.get(key)
-        old = None if held is None else held[0]
-        stamp = timestamp if held is None else max(timestamp, held[1])
-        self.keep(key, (old or 0) + number, old, stamp, headers)
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is None or value is None or self.store is None:
-            return
-        held = self.store.get(key)
-        if held is None:
-            old, new = None, self._aggregator(key, value, self._initializer())
-        else:
-            old, stamp = held[0], held[1]
-            new = self._aggregator(key, value, old)
-            timestamp = max(timestamp, stamp)
-            if self._send_old and old is new:
-                old = self.store.get(key)[0]
-        self.keep(key, new, old, timestamp, headers)
-
-
-class TableAggregate(TableNode):
-    """Takes away what a changed key stood for, and adds what it stands for now."""
-
-    def __init__(
-        self,
-        store: str | None,
-        send_old: bool,
-        initializer: Callable[[], Any] | None,
-        adder: Aggregator,
-        subtractor: Aggregator,
-    ) -> None:
-        super().__init__(store, send_old)
-        self._initializer, self._adder, self._subtractor = initializer, adder, subtractor
-
-    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if key is None or self.store is None:
-            return
-        held = self.store.get(key)
-        old = new = None
-        if held is not None:
-            old = new = held[0]
-            timestamp = max(timestamp, held[1])
-        if value.old is not None and old is not None:
-            new = self._subtractor(key, value.old, new)
-        if value.new is not None:
-            if new is None and self._initializer is not None:
-                new = self._initializer()
-            new = self._adder(key, value.new, new)
-        before = old
-        if self._send_old and held is not None and old is new:
-            before = self.store.get(key)[0]
-        self.keep(key, new, before, timestamp, headers)
-
-
-class WindowAggregate(TableNode):
-    """Tumbling, hopping and unlimited windows. With `final`, a window is told once, when it closes:
-    `_due` is a map of the windows that were not told yet (start and key), and they are told before
-    anything is put, since the store may forget them with that. No start in it is less than
-    `_earliest`."""
-
-    _past_end = 0
-    """How long after a window's end time must be for it to be over, without the grace."""
-
-    def __init__(
-        self,
-        store: str | None,
-        send_old: bool,
-        windows: Any,
-        final: bool,
-        initializer: Callable[[], Any] | None,
-        aggregator: Aggregator,
-    ) -> None:
-        super().__init__(store, send_old)
-        self._windows, self._initializer, self._aggregator = windows, initializer or _nothing, aggregator
-        self._final = final
-        self._earliest = 0
+    def __init__(self, step: AggregateStep) -> None:
+        super().__init__(step)
+        self._windows, self._final = step.windows, step.final
+        aggregation = self._aggregation = step.aggregation
+        self._initializer, self._aggregator = aggregation.initializer, aggregation.aggregator
 
     def init(self) -> None:
         super().init()
         if self._final and self.store is not None:
-            self._due = self.store.open_map(f"{self.store.name} due")
+            self._pending = self.store.open_map(f"{self.store.name} due")
+
+    def is_empty(self, key: Any, value: Any) -> bool:
+        """Whether a record does not change the aggregate: the total of None."""
+        total = self._aggregation.total
+        return total is not None and total.expression(key, value) is None
+
+    def merged(self, stored: ValueAndTimestamp | None, part: Any, timestamp: int) -> tuple[Any, Any, int]:
+        """The new aggregate, the old one and the time, after the aggregate of several records is
+        added."""
+        if stored is None:
+            return part, None, timestamp
+        assert self._aggregation.merge is not None
+        return self._aggregation.merge(stored[0], part), stored[0], max(timestamp, stored[1])
+
+
+class _StreamAggregate(_AggregateNode):
+    def add_part(self, key: Any, start: None, part: Any, timestamp: int, headers: Headers) -> None:
+        """Add the aggregate of several records; the time is that of the latest of them."""
+        if part is not None:
+            assert self.store is not None
+            new, old, stamp = self.merged(self.store.get(key), part, timestamp)
+            self.put_and_forward(key, new, old, stamp, headers)
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None or self.store is None or self.is_empty(key, value):
+            return
+        stored = self.store.get(key)
+        if stored is None:
+            old, new = None, self._aggregator(key, value, self._initializer())
+        else:
+            old, stamp = stored[0], stored[1]
+            new = self._aggregator(key, value, old)
+            timestamp = max(timestamp, stamp)
+            # The aggregator may have changed the old value in place.
+            if self._sends_old_values and old is new:
+                old = self.store.get(key)[0]
+        self.put_and_forward(key, new, old, timestamp, headers)
+
+
+class _TableAggregate(_AggregateNode):
+    """Subtracts the old value of a changed key, and adds the new one."""
+
+    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        if key is None or self.store is None:
+            return
+        stored = self.store.get(key)
+        old = new = None
+        if stored is not None:
+            old = new = stored[0]
+            timestamp = max(timestamp, stored[1])
+        if value.old is not None and old is not None:
+            assert self._aggregation.subtractor is not None
+            new = self._aggregation.subtractor(key, value.old, new)
+        if value.new is not None:
+            new = self._aggregator(key, value.new, self._initializer() if new is None else new)
+        if self._sends_old_values and stored is not None and old is new:
+            old = self.store.get(key)[0]
+        self.put_and_forward(key, new, old, timestamp, headers)
+
+
+class _WindowAggregate(_AggregateNode):
+    """Tumbling, hopping and unlimited windows. Keys of `_pending` are a window's start and key; no
+    start is less than `_earliest`. Closed windows are forwarded before a put, which may expire
+    them."""
+
+    _close_delay = 0
+    """How much later than its end and the grace a window closes."""
+    _earliest = 0
 
     def observe(self, timestamp: int, headers: Headers) -> int:
-        """Time goes on; the time up to which windows are closed."""
+        """Advance stream time, forward closed windows, and return the time up to which windows are
+        closed."""
         closed: int = max(self.observed, timestamp) - self._windows.grace
         if self._final and timestamp > self.observed:
-            self._tell_closed(closed - self._windows.size - self._past_end, headers)
+            self._forward_closed(closed - self._windows.size - self._close_delay, headers)
         self.observed = max(self.observed, timestamp)
         return closed
 
-    def _tell_closed(self, last: int, headers: Headers) -> None:
-        """Tell the windows that start at `last` or before."""
+    def _forward_closed(self, last: int, headers: Headers) -> None:
+        """Forward the windows that start at `last` or before."""
         assert self.store is not None
         if last < self._earliest:
             return
-        for entry, _ in self._due.scan(high=STAMP.pack(last + 1)):
-            self._due.put(entry, None)
-            (start,), data = STAMP.unpack_from(entry), entry[STAMP.size :]
-            key = self.store._key(data)
-            held = self.store.fetch(key, start)
-            if held is not None:
+        for entry, _ in self._pending.scan(high=STAMP.pack(last + 1)):
+            self._pending.put(entry, None)
+            (start,), key = STAMP.unpack_from(entry), self.store.deserialize_key(entry[STAMP.size :])
+            stored = self.store.fetch(key, start)
+            if stored is not None:
                 window = TimeWindow(start, start + self._windows.size)
-                self.forward(Windowed(key, window), Change(held[0]), held[1], headers)
+                self.forward(Windowed(key, window), Change(stored[0]), stored[1], headers)
         self._earliest = last + 1
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
             return
         closed = self.observe(timestamp, headers)
+        if self.is_empty(key, value):
+            return
         for window in self._windows.windows_for(timestamp):
             if window.end > closed:
-                self.update(key, value, window, timestamp, headers)
+                self._add(key, value, window, timestamp, headers)
 
-    def update(self, key: Any, value: Any, window: Window, timestamp: int, headers: Headers) -> None:
+    def add_part(self, key: Any, start: int, part: Any, timestamp: int, headers: Headers) -> None:
+        """Add the aggregate of several records of the window that starts at `start`. Parts come in
+        the order of their windows, so that no part closes the window of another."""
         assert self.store is not None
-        held = self.store.fetch(key, window.start)
-        if held is None:
+        window = TimeWindow(start, start + self._windows.size)
+        if window.end > self.observe(timestamp, headers) and part is not None:
+            new, old, stamp = self.merged(self.store.fetch(key, start), part, timestamp)
+            self.put_window(key, window, new, old, stamp, headers)
+
+    def _add(self, key: Any, value: Any, window: Window, timestamp: int, headers: Headers) -> None:
+        assert self.store is not None
+        stored = self.store.fetch(key, window.start)
+        if stored is None:
             old, new, stamp = None, self._aggregator(key, value, self._initializer()), timestamp
         else:
-            old = held[0]
-            new, stamp = self._aggregator(key, value, old), max(timestamp, held[1])
-            if self._send_old and old is new:
+            old = stored[0]
+            new, stamp = self._aggregator(key, value, old), max(timestamp, stored[1])
+            if self._sends_old_values and old is new:
                 old = self.store.fetch(key, window.start)[0]
-        self.place(key, window, new, old, stamp, headers)
+        self.put_window(key, window, new, old, stamp, headers)
 
-    def place(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
+    def put_window(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
         assert self.store is not None
         self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)
         if self._final:
-            self._due.put(STAMP.pack(window.start) + self.store._need_key(key), b"")
+            self._pending.put(STAMP.pack(window.start) + self.store.serialize_key(key), b"")
             self._earliest = min(self._earliest, window.start)
             return
-        ident = None if self._held is None else (self.store._need_key(key), window.start)
-        self.tell(Windowed(key, window), new, old, stamp, headers, ident)
+        cache_key = None if self._cache is None else (self.store.serialize_key(key), window.start)
+        self.forward_change(Windowed(key, window), new, old, stamp, headers, cache_key)
 
 
-class SlidingAggregate(WindowAggregate):
-    """A window ends at every record, and one begins after it, as long as there is something in
-    them."""
+class _SlidingAggregate(_WindowAggregate):
+    """As in Kafka, each record has a left window, which ends at its time, and a right window, which
+    starts after it. A window exists if it has records. The time of an aggregate is that of its
+    latest record."""
 
     _windows: SlidingWindows
-    _past_end = 1
+    _close_delay = 1
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.store is None:
@@ -248,130 +284,109 @@ class SlidingAggregate(WindowAggregate):
         if timestamp + 1 + span <= self._closed:
             return
         if timestamp < span:
-            self._early(key, value, timestamp, headers)
+            self._add_early(key, value, timestamp, headers)
         else:
-            self._backwards(key, value, timestamp, headers)
+            self._add_record(key, value, timestamp, headers)
 
-    def _backwards(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def _add_record(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         assert self.store is not None
         span = self._windows.time_difference
         starts = set()
-        before: int | None = None
-        left: ValueAndTimestamp | None = None
-        right: ValueAndTimestamp | None = None
-        left_there = right_there = False
-        for start, held in list(self.store.backward_fetch(key, max(0, timestamp - 2 * span), timestamp + 1)):
+        previous_time: int | None = None
+        left_aggregate: ValueAndTimestamp | None = None
+        right_aggregate: ValueAndTimestamp | None = None
+        has_left = has_right = False
+        for start, stored in list(self.store.backward_fetch(key, max(0, timestamp - 2 * span), timestamp + 1)):
             starts.add(start)
             end = start + span
             if start == timestamp + 1:
-                right_there = True
+                has_right = True
             elif end > timestamp:
-                right = right or held
-                self._into(key, value, start, held, timestamp, headers)
+                right_aggregate = right_aggregate or stored
+                self._add_to(key, value, start, stored, timestamp, headers)
             elif end == timestamp:
-                left_there = True
-                self._into(key, value, start, held, timestamp, headers)
-                if held[1] >= timestamp:
+                has_left = True
+                self._add_to(key, value, start, stored, timestamp, headers)
+                if stored[1] >= timestamp:
                     return
-                before = held[1]
+                previous_time = stored[1]
             else:
-                left, before = held, held[1]
+                left_aggregate, previous_time = stored, stored[1]
                 break
-        if before is not None and before + 1 not in starts and before + 1 + span >= timestamp:
-            self._into(key, value, before + 1, None, timestamp, headers)
-        if not left_there:
-            kept = left if left is not None and before is not None and timestamp - span <= before else None
-            self._into(key, value, timestamp - span, kept, timestamp, headers, fresh=True)
-        if not right_there and right is not None and right[1] > timestamp:
-            self._copy(key, timestamp + 1, right, headers)
+        if previous_time is not None and previous_time + 1 not in starts and previous_time + 1 + span >= timestamp:
+            self._add_to(key, value, previous_time + 1, None, timestamp, headers)
+        if not has_left:
+            if previous_time is None or timestamp - span > previous_time:
+                left_aggregate = None
+            self._add_to(key, value, timestamp - span, left_aggregate, timestamp, headers, is_new=True)
+        if not has_right and right_aggregate is not None and right_aggregate[1] > timestamp:
+            self._copy_to(key, timestamp + 1, right_aggregate, headers)
 
-    def _early(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Windows that would begin before time 0 are all the one that begins at 0."""
+    def _add_early(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Add a record whose left window would start before time 0: that window starts at 0."""
         assert self.store is not None
         starts = set()
-        before: int | None = None
-        combined: ValueAndTimestamp | None = None
-        right: ValueAndTimestamp | None = None
-        right_there = False
-        for start, held in list(self.store.fetch(key, 0, timestamp + 1)):
+        previous_time: int | None = None
+        first_aggregate: ValueAndTimestamp | None = None
+        right_aggregate: ValueAndTimestamp | None = None
+        has_right = False
+        for start, stored in list(self.store.fetch(key, 0, timestamp + 1)):
             starts.add(start)
             if start == 0:
-                combined = held
-                if held[1] < timestamp:
-                    before = held[1]
+                first_aggregate = stored
+                if stored[1] < timestamp:
+                    previous_time = stored[1]
             elif start <= timestamp:
-                right = held
-                self._into(key, value, start, held, timestamp, headers)
+                right_aggregate = stored
+                self._add_to(key, value, start, stored, timestamp, headers)
             elif start == timestamp + 1:
-                right_there = True
-        if right is None and combined is not None:
-            right = combined
-        if not right_there and right is not None and right[1] > timestamp:
-            self._copy(key, timestamp + 1, right, headers)
-        if before is not None and before + 1 not in starts:
-            self._into(key, value, before + 1, None, timestamp, headers)
-        self._into(key, value, 0, combined, timestamp, headers)
+                has_right = True
+        right_aggregate = right_aggregate or first_aggregate
+        if not has_right and right_aggregate is not None and right_aggregate[1] > timestamp:
+            self._copy_to(key, timestamp + 1, right_aggregate, headers)
+        if previous_time is not None and previous_time + 1 not in starts:
+            self._add_to(key, value, previous_time + 1, None, timestamp, headers)
+        self._add_to(key, value, 0, first_aggregate, timestamp, headers)
 
-    def _into(
+    def _add_to(
         self,
         key: Any,
         value: Any,
         start: int,
-        held: ValueAndTimestamp | None,
+        stored: ValueAndTimestamp | None,
         timestamp: int,
         headers: Headers,
-        fresh: bool = False,
+        is_new: bool = False,
     ) -> None:
-        """Add the record to the window. `fresh`: `held` is what another window had, this one was
-        not there."""
+        """Add the record to the window. If the window `is_new`, `stored` is the aggregate of an
+        earlier window with the same records."""
         window = TimeWindow(start, start + self._windows.time_difference)
         if window.end < self._closed:
             return
-        new = self._aggregator(key, value, self._initializer() if held is None else held[0])
-        stamp = timestamp if held is None else max(timestamp, held[1])
-        self.place(key, window, new, None if held is None or fresh else held[0], stamp, headers)
+        new = self._aggregator(key, value, self._initializer() if stored is None else stored[0])
+        stamp = timestamp if stored is None else max(timestamp, stored[1])
+        self.put_window(key, window, new, None if stored is None or is_new else stored[0], stamp, headers)
 
-    def _copy(self, key: Any, start: int, held: ValueAndTimestamp, headers: Headers) -> None:
+    def _copy_to(self, key: Any, start: int, stored: ValueAndTimestamp, headers: Headers) -> None:
         window = TimeWindow(start, start + self._windows.time_difference)
         if window.end >= self._closed:
-            self.place(key, window, held[0], None, held[1], headers)
+            self.put_window(key, window, stored[0], None, stored[1], headers)
 
 
-class SessionAggregate(TableNode):
-    """With `final`, a session is told once, when it closes: `_due` is a map of end, start and key
-    of those that may be left."""
+class _SessionAggregate(_AggregateNode):
+    """Keys of `_pending` are a session's end, start and key. A session that was merged into another
+    may still be there."""
 
-    def __init__(
-        self,
-        store: str | None,
-        send_old: bool,
-        windows: SessionWindows,
-        final: bool,
-        initializer: Callable[[], Any] | None,
-        aggregator: Aggregator,
-        merger: Callable[[Any, Any, Any], Any],
-    ) -> None:
-        super().__init__(store, send_old)
-        self._windows, self._initializer = windows, initializer or _nothing
-        self._aggregator, self._merger = aggregator, merger
-        self._final = final
-
-    def init(self) -> None:
-        super().init()
-        if self._final and self.store is not None:
-            self._due = self.store.open_map(f"{self.store.name} due")
-
-    def _tell_closed(self, closed: int, headers: Headers) -> None:
+    def _forward_closed(self, closed: int, headers: Headers) -> None:
         assert self.store is not None
         if closed <= 0:
             return
-        for entry, _ in self._due.scan(high=STAMP.pack(closed)):
-            self._due.put(entry, None)
-            (end, start), data = _SPAN.unpack_from(entry), entry[_SPAN.size :]
-            key = self.store._key(data)
-            held = self.store.fetch_session(key, start, end)
-            if held is not None:
-                self.forward(Windowed(key, Window(start, end)), Change(held), end, headers)
+        for entry, _ in self._pending.scan(high=STAMP.pack(closed)):
+            self._pending.put(entry, None)
+            (end, start), key = _SPAN.unpack_from(entry), self.store.deserialize_key(entry[_SPAN.size :])
+            aggregate = self.store.fetch_session(key, start, end)
+            if aggregate is not None:
+                self.forward(Windowed(key, Window(start, end)), Change(aggregate), end, headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or self.store is None:
@@ -379,34 +394,41 @@ class SessionAggregate(TableNode):
         gap = self._windows.inactivity_gap
         closed = max(self.observed, timestamp) - self._windows.grace - gap
         if self._final and timestamp > self.observed:
-            self._tell_closed(closed, headers)
+            self._forward_closed(closed, headers)
         self.observed = max(self.observed, timestamp)
-        merged: list[tuple[Windowed, Any]] = []
+        merger = self._aggregation.merger
+        assert merger is not None
         start = end = timestamp
         aggregate = self._initializer()
-        for session, held in list(self.store.find_sessions(key, timestamp - gap, timestamp + gap)):
-            merged.append((session, held))
-            aggregate = self._merger(key, aggregate, held)
+        merged: list[tuple[Windowed, Any]] = list(self.store.find_sessions(key, timestamp - gap, timestamp + gap))
+        for session, stored in merged:
+            aggregate = merger(key, aggregate, stored)
             start, end = min(start, session.window.start), max(end, session.window.end)
         if end < closed:
             return
         if (start, end) != (timestamp, timestamp):
-            for session, held in merged:
+            for session, stored in merged:
                 self.store.remove(session)
-                self._say(session, None, held, session.window.end, headers)
+                self._forward_session(session, None, stored, session.window.end, headers)
         aggregate = self._aggregator(key, value, aggregate)
         session = Windowed(key, Window(start, end))
         self.store.put(session, aggregate)
-        self._say(session, aggregate, None, end, headers)
+        self._forward_session(session, aggregate, None, end, headers)
 
-    def _say(self, session: Windowed, new: Any, old: Any, stamp: int, headers: Headers) -> None:
+    def _forward_session(self, session: Windowed, new: Any, old: Any, stamp: int, headers: Headers) -> None:
         assert self.store is not None
-        if self._final:
-            if new is not None:
-                span = _SPAN.pack(session.window.end, session.window.start)
-                self._due.put(span + self.store._need_key(session.key), b"")
-            return
-        ident = None
-        if self._held is not None:
-            ident = (self.store._need_key(session.key), session.window.start, session.window.end)
-        self.tell(session, new, old, stamp, headers, ident)
+        start, end = session.window.start, session.window.end
+        if not self._final:
+            cache_key = None if self._cache is None else (self.store.serialize_key(session.key), start, end)
+            self.forward_change(session, new, old, stamp, headers, cache_key)
+        elif new is not None:
+            self._pending.put(_SPAN.pack(end, start) + self.store.serialize_key(session.key), b"")
+
+
+_NODES: dict[type, type[_AggregateNode]] = {
+    NoneType: _StreamAggregate,
+    TimeWindows: _WindowAggregate,
+    UnlimitedWindows: _WindowAggregate,
+    SlidingWindows: _SlidingAggregate,
+    SessionWindows: _SessionAggregate,
+}

@@ -1,14 +1,14 @@
 """KafkaStreams: a topology, compiled to one query of Spark Structured Streaming and run.
 
-Under `state.dir`/`application.id` lie Spark's checkpoint (offsets, state) and `topology.json`, what
-the state was made by. A crash leaves both; the next start goes on from there. They belong to one
-running application.
+Under `state.dir`/`application.id`, on any file system that Spark supports, lie Spark's checkpoint
+(offsets, state) and `topology.json`, what the state was made by. A crash leaves both; the next
+start goes on from there, on any machine. They belong to one running application: the last that
+started (`fencing.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 import uuid
@@ -21,14 +21,17 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
-from kavka.pipeline.spark.session import build_session, running_session
+from kavka.pipeline.spark.fencing import Claim, Fenced, claim
+from kavka.pipeline.spark.files import AnyPath, delete, path_of
+from kavka.pipeline.spark.session import build_session, is_local, running_session
+from kavka.pipeline.spark.versions import remedy_for
 from kavka.pipeline.streams import application_states
 from kavka.pipeline.streams.application_states import ACTIVE, ENDED, TRANSITIONS, State
-from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
+from kavka.pipeline.streams.errors import InvalidStateStoreException, RetryProductionException, StreamsException
 from kavka.pipeline.streams.layout import Layout, fit, read_layout, write_layout
+from kavka.pipeline.streams.local_state import executor_folder
 from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
-from kavka.pipeline.streams.native import native_sources
 from kavka.pipeline.streams.own_topics import create_own, partitions_of
 from kavka.pipeline.streams.plan import Plan, check_copartitioned, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends, has_begun
@@ -36,11 +39,19 @@ from kavka.pipeline.streams.purging import Purge
 from kavka.pipeline.streams.queries import StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
-from kavka.pipeline.streams.sources import set_by_others
+from kavka.pipeline.streams.sources import (
+    check_partitions,
+    check_reset,
+    offsets_of_time,
+    policies_of,
+    set_by_others,
+)
 from kavka.pipeline.streams.state_folder import check_own_folder, create_own_folder
+from kavka.pipeline.streams.status import Status, serve_status
 from kavka.pipeline.streams.stores import Store
-from kavka.pipeline.streams.summing import summable
+from kavka.pipeline.streams.task_reports import TaskReports
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
+from kavka.web.listener import Listener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,25 +100,39 @@ class KafkaStreams:
         # back.
         self._held = False
         self._error: StreamsException | None = None
+        self._lock_of_session = threading.Lock()
+        self._claim: Claim | None = None
+        self._from_timestamp: int | None = None
+        self._pages: Listener | None = None
         self._starter: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
         make_plan(topology, dict.fromkeys(source_topics(topology), 1))
         interval = self._settings.purge_interval / 1000
         self._measures = Measures(self.folder / "checkpoint")
+        self._reports = TaskReports()
+        self._status = Status(self._settings, self._reports)
         self._purge = Purge(self._admin, self._own_topics(), self.folder / "checkpoint", interval)
 
     # --- Kafka's names
 
-    def start(self) -> None:
-        """Compile and start; returns when the query runs, or when `close` was called meanwhile."""
+    def start(self, from_timestamp: int | None = None) -> None:
+        """Compile and start; returns when the query runs, or when `close` was called meanwhile.
+        With `from_timestamp` (ms) a new application reads the records of that time and later."""
         starter, self._starter = self._starter, threading.current_thread()
         if not self._to(State.REBALANCING):
             self._starter = starter
             raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
         try:
             create_own_folder(self.folder)
+            if from_timestamp is not None and has_begun(self.folder / "checkpoint"):
+                raise StreamsException(
+                    f"the application {self._settings.application_id} has state, and continues from its offsets: a "
+                    "start at a timestamp needs a new application.id, or clean_up() (kavka pipeline run --clean-up)"
+                )
+            self._from_timestamp = from_timestamp
             self._measures.begin()
+            self._pages = serve_status(self, self._settings)
             with self._swapping:
                 self._query = self._started()
             if self._to(State.RUNNING):
@@ -146,7 +171,7 @@ class KafkaStreams:
         if self._state in ACTIVE or self._state == State.PENDING_SHUTDOWN:
             raise StreamsException("Cannot clean up while running.")
         check_own_folder(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        delete(self.folder)
 
     def state(self) -> str:
         return self._state
@@ -236,9 +261,18 @@ class KafkaStreams:
 
     # --- beyond Kafka's
 
+    def clients(self) -> dict[str, str]:
+        """Settings of clients of the application's cluster."""
+        return {"bootstrap.servers": self._settings.bootstrap_servers, **self._settings.clients}
+
+    def status(self) -> dict[str, Any]:
+        """The application, its partitions and its tasks as plain data, for JSON. Lag in seconds is
+        read at most every five seconds."""
+        return self._status.snapshot(self._query, self._state, self.metrics)
+
     @property
-    def folder(self) -> Path:
-        return Path(self._settings.state_dir) / self._settings.application_id
+    def folder(self) -> AnyPath:
+        return path_of(self._settings.state_dir, self._session) / self._settings.application_id
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -327,6 +361,10 @@ class KafkaStreams:
             self._changed.notify_all()
         if state not in ACTIVE:
             self._purge.stop()
+        if state in ENDED:
+            self._reports.close()
+            if self._pages is not None:
+                self._pages.close()
         listener = self._listener
         if listener is not None:
             try:
@@ -359,7 +397,9 @@ class KafkaStreams:
                     f"the handler of uncaught exceptions failed: {type(raised).__name__}: {raised}; it was called for: "
                     f"{failure}"
                 )
-        if may_continue and response == StreamThreadExceptionResponse.REPLACE_THREAD:
+        # Spark's exception contains the name and the message of the source's.
+        is_fenced = f"{Fenced.__name__}: another driver" in str(error)
+        if may_continue and not is_fenced and response == StreamThreadExceptionResponse.REPLACE_THREAD:
             logger.warning("%s restarts after: %s", self._settings.application_id, failure)
             return False
         self._end(failure)
@@ -370,7 +410,9 @@ class KafkaStreams:
         while self._state in ACTIVE:
             try:
                 if error is not None:
-                    if self._fail(error, may_continue=True):
+                    if _is_retry(error):
+                        logger.warning("%s restarts after: %s", self._settings.application_id, _one_line(error))
+                    elif self._fail(error, may_continue=True):
                         return
                     error = None
                     self._closing(_BEFORE_AGAIN)
@@ -402,28 +444,30 @@ class KafkaStreams:
             return self._state in ACTIVE
 
     def _ended(self) -> bool:
-        """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look
-        for new topics."""
+        """Wait for the end of the query, for `metadata.max.age.ms` at most, to look for new and
+        deleted topics."""
         query = self._query
         assert query is not None
         while not self._measures.knows_beginning():
             if query.awaitTermination(1):
                 return True
-        if not self._topology.patterns():
-            query.awaitTermination()
-            return True
         return bool(query.awaitTermination(max(1, self._settings.metadata_age // 1000)))
 
     def _topics_changed(self) -> bool:
-        """Whether a topic has come that a pattern matches."""
+        """Whether a topic has come that a pattern matches. A source topic that was deleted ends the
+        application."""
         assert self._planned_as is not None
+        read = source_topics(self._planned_as[0])
         try:
             with self._admin() as admin:
                 found = self._with_topics(admin)
+                missing = sorted(read - set(partitions_of(admin, read)))
         except KafkaError as error:
             logger.warning("the topics could not be listed: %s", error)
             return False
-        return bool(source_topics(found) - source_topics(self._planned_as[0]))
+        if missing:
+            raise StreamsException(f"Missing source topics: {', '.join(missing)}")
+        return bool(source_topics(found) - read)
 
     def _start_again(self) -> None:
         """With the topics that are there now. What the query had not finished, the next one
@@ -443,22 +487,46 @@ class KafkaStreams:
 
         settings = self._settings
         spark = self._session()
+        self._check_shared(str(spark.sparkContext.master))
         with self._admin() as admin:
+            if self._claim is None:
+                self._claim = claim(admin, settings.application_id)
             topology = self._with_topics(admin)
             plan, partitions, layout = self._planned(topology, admin)
             begun = has_begun(self.folder / "checkpoint")
             begin = {} if begun else set_by_others(admin, topology, settings)
+            if not begun and self._from_timestamp is not None:
+                begin = offsets_of_time(admin, topology, self._from_timestamp, settings)
+            if not begun:
+                counts = {topic: plan.partitions[topic] for topic in source_topics(topology)}
+                check_reset(counts, policies_of(topology, settings), begin)
         caching = settings.cache_bytes > 0
         run = uuid.uuid4().hex
-        is_local = str(spark.sparkContext.master).startswith("local")
-        job = Job(topology, settings, plan, partitions, run, caching, layout["id"], self.folder if is_local else None)
+        folder = self._local_folder() if is_local(str(spark.sparkContext.master)) else None
+        claimed = None if self._claim is None else self._claim.to_text()
+        job = Job(topology, settings, plan, partitions, run, caching, layout["id"], folder, claimed)
+        job.due_path = self._reports.due_path if has_users(topology) else None
+        if plan.stateful:
+            self._reports.follow(spark, job.query_name)
         query = compile_query(spark, job, self.folder, begin)
         self._planned_as, self._job, self._reader = (topology, plan), job, None
         return query
 
+    def _local_folder(self) -> Path:
+        """Where tasks have their state if all run on this machine."""
+        return self.folder if isinstance(self.folder, Path) else executor_folder()
+
+    def _check_shared(self, master: str) -> None:
+        """Raise StreamsException if the executors are on other machines and the state would be on
+        this one. `file:` says that the folder is on a disk that all machines share."""
+        if not is_local(master) and isinstance(self.folder, Path) and not self._settings.state_dir.startswith("file:"):
+            raise StreamsException(
+                f"the executors of {master} cannot read state.dir={self._settings.state_dir} on this machine: set "
+                "state.dir to s3a://…, hdfs://…, or file:///… for a folder that all machines share"
+            )
+
     def _admin(self) -> Admin:
-        settings = self._settings
-        return Admin(admin_settings({"bootstrap.servers": settings.bootstrap_servers, **settings.clients}))
+        return Admin(admin_settings(self._settings.admin))
 
     def _with_topics(self, admin: Admin) -> Topology:
         """The topology with the topics that its patterns match now."""
@@ -469,35 +537,42 @@ class KafkaStreams:
 
     def _session(self) -> SparkSession:
         settings = self._settings
-        return (
-            self._spark
-            or running_session()
-            or build_session(settings.application_id, settings.spark, settings.master, error=StreamsException)
-        )
+        with self._lock_of_session:
+            if self._spark is None:
+                self._spark = running_session() or build_session(
+                    settings.application_id, settings.spark, settings.master, error=StreamsException
+                )
+        return self._spark
 
     def _planned(self, topology: Topology, admin: Admin) -> tuple[Plan, dict[str, int], Layout]:
         settings = self._settings
         for node in topology.patterns():
             if not node.topics:
-                raise StreamsException(f"Missing source topics: none matches the pattern {node.told()}")
+                raise StreamsException(f"Missing source topics: none matches the pattern {node.subscription()}")
         wanted = source_topics(topology)
         counts = partitions_of(admin, wanted)
         missing = sorted(wanted - set(counts))
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
         stored = read_layout(self.folder)
+        if stored is None and has_begun(self.folder / "checkpoint"):
+            raise StreamsException(
+                f"{self.folder}/checkpoint is of another query, because there is no topology.json: give another "
+                "state.dir or application.id, or call clean_up()"
+            )
         known = dict(counts)
         for name, count in (stored or {}).get("patterns", {}).items():
             # As many tasks as there were, whatever the topics have that came since.
             known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
         plan = make_plan(topology, known, None if stored is None else int(stored["width"]))
+        kept = {t for sub in (*plan.feeding, *plan.stateful) for source in sub.sources for t in source.topics}
+        check_partitions(counts, done(self.folder / "checkpoint"), kept, settings)
         check_copartitioned(topology, {**plan.partitions, **counts})
-        native = native_sources(topology, plan, settings)
-        plan, layout = fit(topology, plan, stored, native, summable(topology, plan, settings))
+        plan, layout = fit(topology, plan, stored)
         write_layout(self.folder, layout)
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
-        create_own(admin, own, settings.replication_factor)
+        create_own(admin, own, settings.replication_factor, settings.topic)
         return plan, own, layout
 
 
@@ -510,9 +585,25 @@ def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
     query.stop()
 
 
+def _is_retry(error: BaseException) -> bool:
+    """Whether the production exception handler said RETRY."""
+    return f"{RetryProductionException.__name__}:" in str(error)
+
+
 def _one_line(error: BaseException) -> str:
     """Of what Spark wraps around an error of ours, the error."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    names = ("FailedProcessingException", "StreamsException", "PipelineError", "OptionError", "DataLoss")
+    remedy = remedy_for(lines)
+    if remedy is not None:
+        return remedy
+    names = (
+        "FailedProcessingException",
+        "RetryProductionException",
+        "StreamsException",
+        "PipelineError",
+        "OptionError",
+        "DataLoss",
+        "Fenced",
+    )
     marks = tuple(f"{name}:" for name in (*names, "TopologyException"))
     return cause_in(lines, marks) if lines else type(error).__name__

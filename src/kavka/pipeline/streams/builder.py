@@ -1,42 +1,30 @@
-"""StreamsBuilder: where streams and tables begin. It names the nodes as Kafka does, by kind and
-number."""
+"""StreamsBuilder: creates streams and tables. It names nodes as Kafka does, by kind and number."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kavka.pipeline.streams.options import Consumed, Materialized, Named, check_name
+from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.options import Consumed, Materialized, Named, Partitioner, check_name
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.stores import KEY_VALUE, VERSIONED, StoreBuilder
-from kavka.pipeline.streams.tables import GlobalSource, SourceStep, Step
-from kavka.pipeline.streams.topology import ProcessorNode, RepartitionTopic, SinkNode, SourceNode, Topology
+from kavka.pipeline.streams.tables import GlobalTable, SourceStep, Step
+from kavka.pipeline.streams.topology import Operator, ProcessorNode, RepartitionTopic, SinkNode, SourceNode, Topology
 
 if TYPE_CHECKING:
     from kavka.pipeline.streams.kstream import KStream
     from kavka.pipeline.streams.ktable import KTable
 
 
+@dataclass(frozen=True, eq=False)
 class GlobalKTable:
-    """A table that every task has a copy of: streams join it by any key."""
+    """A table of which every task has a copy. Streams join it by any key."""
 
-    def __init__(self, step: Step, store: str) -> None:
-        self.step, self._store = step, store
-
-    @property
-    def queryable_store_name(self) -> str:
-        return self._store
-
-
-class GlobalSupplier:
-    """Makes the node that fills a global store."""
-
-    def __init__(self, store: str) -> None:
-        self._store = store
-
-    def __call__(self) -> GlobalSource:
-        return GlobalSource(self._store)
+    step: Step
+    queryable_store_name: str
 
 
 class StreamsBuilder:
@@ -45,50 +33,38 @@ class StreamsBuilder:
         self._index = 0
 
     def stream(self, topics: str | re.Pattern[str] | Iterable[str], consumed: Consumed | None = None) -> KStream:
-        """A stream of one topic's records, of several topics', or of all topics whose whole name a
-        pattern matches."""
+        """A stream of the records of a topic, of several topics, or of all topics whose whole name
+        matches a pattern."""
         from kavka.pipeline.streams.kstream import KStream
 
-        how = consumed or Consumed()
+        consumed = consumed or Consumed()
         names = (topics,) if isinstance(topics, str | re.Pattern) else tuple(topics)
-        name = self.new_name("KSTREAM-SOURCE-", Named(how.name))
-        self.add_source(name, names, how)
-        return KStream(self, name, how.key_serde, how.value_serde)
+        name = self.new_name("KSTREAM-SOURCE-", Named(consumed.name))
+        self._add_source(name, names, consumed)
+        return KStream(self, name, consumed.key_serde, consumed.value_serde)
 
     def table(self, topic: str, consumed: Consumed | None = None, materialized: Materialized | None = None) -> KTable:
-        """A topic as a table: the last value of each key."""
-        from kavka.pipeline.streams.ktable import KTable
-
-        how, kept = consumed or Consumed(), (materialized or Materialized()).for_(KEY_VALUE, VERSIONED)
-        store = kept.store_name or self.new_store_name(f"{topic}-")
-        source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
-        name = self.new_name("KTABLE-SOURCE-", Named(how.name))
-        key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
-        self.add_source(source, (topic,), how)
-        builder = table_store(store, key_serde, value_serde, kept)
-
-        def materialize() -> str:
-            self.topology.add_state_store(builder, name)
-            return store
-
-        step = SourceStep(None, materialize, kept.kind == VERSIONED)
-        self.add_processor(name, step.node, (source,))
-        if kept.store_name is not None:
-            step.getter_stores()
-        return KTable(self, name, step, key_serde, value_serde)
+        """A topic as a table: the latest value of each key."""
+        consumed, materialized = consumed or Consumed(), materialized or Materialized()
+        store = materialized.store_name or self.new_store_name(f"{topic}-")
+        source = self.new_name("KSTREAM-SOURCE-", Named(consumed.name and f"{consumed.name}-source"))
+        name = self.new_name("KTABLE-SOURCE-", Named(consumed.name))
+        self._add_source(source, (topic,), consumed)
+        return self.add_table(name, source, store, materialized.or_serdes(consumed.key_serde, consumed.value_serde))
 
     def global_table(
         self, topic: str, consumed: Consumed | None = None, materialized: Materialized | None = None
     ) -> GlobalKTable:
-        how, kept = consumed or Consumed(), (materialized or Materialized()).for_(KEY_VALUE)
-        store = kept.store_name or self.new_store_name(f"{topic}-")
-        source = self.new_name("KSTREAM-SOURCE-", Named(how.name))
+        consumed, materialized = consumed or Consumed(), (materialized or Materialized()).check_kind(KEY_VALUE)
+        materialized = materialized.or_serdes(consumed.key_serde, consumed.value_serde).with_caching_disabled()
+        serdes = materialized.key_serde, materialized.value_serde
+        store = materialized.store_name or self.new_store_name(f"{topic}-")
+        source = self.new_name("KSTREAM-SOURCE-", Named(consumed.name))
         name = self.new_name("KTABLE-SOURCE-")
-        key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
         self.topology.add_global_nodes(
-            table_store(store, key_serde, value_serde, kept.with_caching_disabled()),
-            SourceNode(source, (topic,), key_serde, value_serde, how.timestamp_extractor, "earliest"),
-            ProcessorNode(name, GlobalSupplier(store), (source,)),
+            table_store(store, materialized),
+            SourceNode(source, (topic,), *serdes, consumed.timestamp_extractor, "earliest"),
+            ProcessorNode(name, GlobalTable(store), (source,)),
         )
         return GlobalKTable(Step(store), store)
 
@@ -99,82 +75,92 @@ class StreamsBuilder:
     def add_global_store(
         self, builder: StoreBuilder, topic: str, consumed: Consumed | None, supplier: Callable[[], Any]
     ) -> StreamsBuilder:
-        """A store that every task has a copy of, kept by a processor of one's own
+        """A store of which every task has a copy, filled by a processor of the user
         (`Topology.add_global_store`)."""
-        how = consumed or Consumed()
-        source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
-        name = self.new_name("KTABLE-SOURCE-", Named(how.name))
+        consumed = consumed or Consumed()
+        source = self.new_name("KSTREAM-SOURCE-", Named(consumed.name and f"{consumed.name}-source"))
+        name = self.new_name("KTABLE-SOURCE-", Named(consumed.name))
         self.topology.add_global_store(
             builder,
             source,
             topic,
             name,
             supplier,
-            key_serde=how.key_serde,
-            value_serde=how.value_serde,
-            timestamp_extractor=how.timestamp_extractor,
+            key_serde=consumed.key_serde,
+            value_serde=consumed.value_serde,
+            timestamp_extractor=consumed.timestamp_extractor,
         )
         return self
 
     def build(self, config: Any = None) -> Topology:
         return self.topology
 
-    # --- for the streams and tables that this builder made
+    # --- for the streams and tables of this builder
 
     def new_name(self, prefix: str, named: Named | None = None) -> str:
-        """The user's name, or the next number. A name that is given takes a number all the same, as
-        in Kafka."""
+        """The user's name, or the prefix and the next number. As in Kafka, a user's name also takes
+        a number."""
         name = f"{prefix}{self._index:010d}"
         self._index += 1
         return name if named is None or named.name is None else check_name(named.name)
 
     def new_store_name(self, prefix: str) -> str:
-        name = f"{prefix}STATE-STORE-{self._index:010d}"
-        self._index += 1
-        return name
+        return self.new_name(f"{prefix}STATE-STORE-")
 
-    def add_source(self, name: str, topics: tuple[str | re.Pattern[str], ...], how: Consumed) -> None:
+    def _add_source(self, name: str, topics: tuple[str | re.Pattern[str], ...], consumed: Consumed) -> None:
         self.topology.add_source(
             name,
             *topics,
-            key_serde=how.key_serde,
-            value_serde=how.value_serde,
-            timestamp_extractor=how.timestamp_extractor,
-            offset_reset=how.reset_policy,
+            key_serde=consumed.key_serde,
+            value_serde=consumed.value_serde,
+            timestamp_extractor=consumed.timestamp_extractor,
+            offset_reset=consumed.reset_policy,
         )
 
     def add_processor(
-        self, name: str, supplier: Callable[[], Any], parents: tuple[str, ...], stores: Iterable[str] = ()
+        self, name: str, operator: Operator, parents: tuple[str, ...], stores: Iterable[str] = ()
     ) -> None:
-        self.topology.add_node(ProcessorNode(name, supplier, parents))
+        self.topology.add_node(ProcessorNode(name, operator, parents))
         self.topology.connect_processor_and_state_stores(name, *stores)
+
+    def add_table(self, name: str, parent: str, store_name: str | None, materialized: Materialized) -> KTable:
+        """A table of the records of `parent`. If the user does not name its store, it gets the
+        store `store_name` when an operator needs its values."""
+        from kavka.pipeline.streams.ktable import KTable
+
+        store = table_store(store_name or "", materialized)
+
+        def materialize() -> str:
+            if store_name is None:
+                raise TopologyException("a join by a foreign key must be Materialized to be looked up")
+            self.topology.add_state_store(store, name)
+            return store_name
+
+        step = SourceStep(materialize, store.kind == VERSIONED)
+        self.add_processor(name, step, (parent,))
+        if materialized.store_name is not None:
+            step.getter_stores()
+        return KTable(self, name, step, store.key_serde, store.value_serde)
 
     def repartition(
         self,
-        parent: str | tuple[str, ...],
-        topic: str,
-        key_serde: Serde | None,
-        value_serde: Serde | None,
+        parents: tuple[str, ...],
+        topic: RepartitionTopic,
+        serdes: tuple[Serde | None, Serde | None],
         names: tuple[str, str],
-        partitions: int | None = None,
-        users: bool = False,
-        partitioner: Callable[..., int | None] | None = None,
-        follows: bool = False,
-    ) -> str:
-        """Write to a topic of the application's own and read it again; the name of the source.
-        `names` are those of the sink and the source."""
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        """Write to a topic of the application and read it. `serdes` are for keys and values,
+        `names` for the sink and the source."""
         sink, source = names
-        self.topology.add_internal_topic(RepartitionTopic(topic, partitions, users, follows))
-        above = (parent,) if isinstance(parent, str) else parent
-        self.topology.add_node(SinkNode(sink, topic, above, key_serde, value_serde, partitioner))
-        self.topology.add_node(SourceNode(source, (topic,), key_serde, value_serde))
-        return source
+        self.topology.add_internal_topic(topic)
+        self.topology.add_node(SinkNode(sink, topic.name, parents, *serdes, partitioner))
+        self.topology.add_node(SourceNode(source, (topic.name,), *serdes))
 
 
-def table_store(
-    name: str, key_serde: Serde | None, value_serde: Serde | None, kept: Materialized | None = None
-) -> StoreBuilder:
-    how = (kept or Materialized()).for_(KEY_VALUE, VERSIONED)
-    if how.kind == VERSIONED:
-        return StoreBuilder(VERSIONED, name, key_serde, value_serde, retention=how.retention or 0)
-    return StoreBuilder(KEY_VALUE, name, key_serde, value_serde, timestamped=True, caching=how.caching)
+def table_store(name: str, materialized: Materialized) -> StoreBuilder:
+    materialized.check_kind(KEY_VALUE, VERSIONED)
+    serdes = materialized.key_serde, materialized.value_serde
+    if materialized.kind == VERSIONED:
+        return StoreBuilder(VERSIONED, name, *serdes, retention=materialized.retention or 0)
+    return StoreBuilder(KEY_VALUE, name, *serdes, timestamped=True, caching=materialized.caching)

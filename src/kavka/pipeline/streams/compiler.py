@@ -6,27 +6,19 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
-from kavka.pipeline.spark.sink import QUERY_ID
-from kavka.pipeline.streams.native import chain_of, native_frame
-from kavka.pipeline.streams.plan import has_users
+from kavka.pipeline.spark.files import AnyPath, spark_uri
+from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
+from kavka.pipeline.streams.production import streams_sink
 from kavka.pipeline.streams.routed import routed_source
+from kavka.pipeline.streams.routing import OUT, stateless_step, unpacking_step
 from kavka.pipeline.streams.sources import policies_of, source_frame
-from kavka.pipeline.streams.summing import added_up
+from kavka.pipeline.streams.task_reports import observed
 from kavka.pipeline.streams.topology import Subtopology
-from kavka.pipeline.streams.workers import (
-    OUT,
-    RESULT,
-    Job,
-    TaskProcessor,
-    stateless_step,
-    telling_step,
-    unpacking_step,
-)
+from kavka.pipeline.streams.workers import RESULT, Job, TaskProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,9 +26,9 @@ if TYPE_CHECKING:
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
-# Records of a micro-batch, unless the settings say. Tasks hold them all, but those that are counted
-# before the shuffle.
-_KEPT, _COUNTED = 500_000, 4_000_000
+# Records of a micro-batch, unless the settings say. Tasks hold all of those that they get; of those
+# that are aggregated before the shuffle they get parts.
+_PASSED, _MERGED = 500_000, 4_000_000
 _starting = threading.Lock()
 
 
@@ -46,7 +38,7 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
     policies = policies_of(job.topology, settings)
 
     def read(subs: tuple[Subtopology, ...], limit: bool = True, form: str = "kavka") -> DataFrame | None:
-        most = (settings.records_per_batch or (_COUNTED if job.counts_only else _KEPT)) if limit else None
+        most = (settings.records_per_batch or (_MERGED if job.merges_parts else _PASSED)) if limit else None
         topics = {
             job.full_name(topic): plan.partitions[topic]
             for sub in subs
@@ -54,39 +46,30 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
             for topic in source.topics
             if topic not in plan.shuffled
         }
-        return source_frame(spark, settings, topics, policies, begin, most, form) if topics else None
+        if not topics:
+            return None
+        own = {job.full_name(topic) for topic in job.topology.internal_topics}
+        is_global = subs == plan.globals
+        return source_frame(spark, settings, topics, policies, begin, most, form, own, is_global, job.claim)
 
-    parts: list[Any] = []
-    subs = {sub.id: sub for sub in plan.stateless}
-    for number in plan.native:
-        chain = chain_of(job.topology, subs[number], settings)
-        assert chain is not None, "the plan says that Spark can do it"
-        parts.append(native_frame(read((subs[number],)), chain))
-    plain = read(tuple(sub for sub in plan.stateless if sub.id not in plan.native))
-    if plain is not None:
-        parts.append(plain.mapInArrow(stateless_step(job), OUT))
-    kept: list[DataFrame | None] = []
-    if plan.stateful:
-        routed = routed_source(job)
-        spark.dataSource.register(routed)
-        name = routed.name()
-        kept = [read((*plan.feeding, *plan.stateful), form=name), read(plan.globals, limit=False, form=name)]
-    sources = [one for one in kept if one is not None]
-    if sources:
-        rows = reduce(lambda one, two: one.union(two), sources)
-    if sources and plan.summed:
-        parts.append(added_up(rows).mapInArrow(telling_step(job), OUT))
-    elif sources:
-        timers = has_users(job.topology)
-        results = rows.groupBy("task").transformWithState(
-            TaskProcessor(job, timers), RESULT, "Append", "ProcessingTime" if timers else "None"
-        )
-        parts.append(results.mapInArrow(unpacking_step, OUT))
-    frame: DataFrame = reduce(lambda one, two: one.union(two), parts)
-    return frame
+    if plan.stateless:
+        source = read(plan.stateless)
+        assert source is not None
+        if job.lowered.frame is None:
+            return source.mapInArrow(stateless_step(job), OUT)
+        return reduce(lambda frame, step: step(frame), job.lowered.frame, source)
+    routed = routed_source(job)
+    spark.dataSource.register(routed)
+    name = routed.name()
+    sources = [read((*plan.feeding, *plan.stateful), form=name), read(plan.globals, limit=False, form=name)]
+    rows = reduce(lambda frame, other: frame.union(other), (frame for frame in sources if frame is not None))
+    results = rows.groupBy("task").transformWithState(TaskProcessor(job), RESULT, "Append", "None")
+    return observed(results).mapInArrow(unpacking_step, OUT)
 
 
-def compile_query(spark: SparkSession, job: Job, folder: Path, begin: Mapping[TopicPartition, int]) -> StreamingQuery:
+def compile_query(
+    spark: SparkSession, job: Job, folder: AnyPath, begin: Mapping[TopicPartition, int]
+) -> StreamingQuery:
     """Start it; `begin` is for an application that has no state yet. Spark gives a query the
     session's settings as they are when it starts, and they are put back after: nothing of the
     caller's changes."""
@@ -95,33 +78,27 @@ def compile_query(spark: SparkSession, job: Job, folder: Path, begin: Mapping[To
         "spark.sql.shuffle.partitions": str(plan.width),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        **SPARK_SETTINGS,
         **{name: value for name, value in settings.spark.items() if name.startswith("spark.sql.")},
     }
     own = register(spark)
+    sink = streams_sink(run, settings.production_handler)
+    own.dataSource.register(sink)
     options = {
-        "kafka.bootstrap.servers": settings.bootstrap_servers,
         "timestampColumn": "sent_at",
         "exactlyOnce": str(settings.exactly_once).lower(),
         "transactionalIdPrefix": f"{settings.application_id}-",
-        **{f"kafka.{name}": value for name, value in settings.clients.items()},
+        **{f"kafka.{name}": value for name, value in settings.producer.items()},
     }
-
-    def write(rows: DataFrame, number: int) -> None:
-        """A micro-batch as a batch, which is known again when it is done again."""
-        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
-        named = {"queryId": query, "runId": run, "batchId": str(number)} if settings.exactly_once else {}
-        rows.write.format("kavka").options(**options, **named).mode("append").save()
 
     stream = compile_frame(own, job, begin).writeStream
     writer = (
-        (
-            stream.foreachBatch(write).outputMode("update")
-            if plan.summed
-            else stream.format("kavka").options(**options).outputMode("append")
-        )
-        .queryName(f"{settings.application_id}-{run[:8]}")
+        stream.format(sink.name())
+        .options(**options)
+        .outputMode("append")
+        .queryName(job.query_name)
         .trigger(processingTime=f"{settings.commit_interval} milliseconds")
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", spark_uri(folder / "checkpoint"))
     )
     with _starting:
         activate(own)

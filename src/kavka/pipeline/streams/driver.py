@@ -1,15 +1,14 @@
-"""TopologyTestDriver: a topology in this process, without a broker and without Spark, for tests.
+"""TopologyTestDriver: runs a topology in this process, without brokers and Spark, for tests.
 
-Every record goes all the way through before the next one. With a cache (the default, as in Kafka)
-what a table says of one key while one record is worked on is told once, in the end. Each
-sub-topology is one task, with the partition 0.
+A record is processed completely before the next one. With a cache (the default, as in Kafka) a
+table's changes of a key by one record are merged. Each sub-topology has one task, of partition 0.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
@@ -23,7 +22,7 @@ from kavka.pipeline.streams.windows import Duration, millis
 
 
 class TestRecord(NamedTuple):
-    """A record that a test gives or gets."""
+    """A record that a test writes or reads."""
 
     key: Any
     value: Any
@@ -31,7 +30,7 @@ class TestRecord(NamedTuple):
     headers: Headers = ()
 
 
-# Not a test, whatever pytest makes of the name.
+# pytest takes a class of this name for tests.
 TestRecord.__test__ = False  # type: ignore[attr-defined]
 
 
@@ -48,8 +47,7 @@ class TopologyTestDriver:
     def __init__(
         self, topology: Topology, config: Mapping[str, Any] | None = None, initial_wall_clock_time: int = 0
     ) -> None:
-        given = {"application.id": "test-app", **(config or {})}
-        self._settings = settings_of(given, need_servers=False)
+        self._settings = settings_of({"application.id": "test-app", **(config or {})}, need_servers=False)
         self._clock = initial_wall_clock_time
         self._offsets: dict[str, int] = {}
         self._output: dict[str, deque[_Sent]] = {}
@@ -57,7 +55,7 @@ class TopologyTestDriver:
         self._globals: list[Task] = []
         self._tasks: list[Task] = []
         global_stores: dict[str, Store] = {}
-        for sub in sorted(topology.subtopologies(), key=lambda one: not one.global_):
+        for sub in sorted(topology.subtopologies(), key=lambda sub: not sub.global_):
             task = Task(
                 topology,
                 sub,
@@ -86,8 +84,8 @@ class TopologyTestDriver:
         start_timestamp: int | None = None,
         auto_advance: Duration = 0,
     ) -> TestInputTopic:
-        """Records get the wall-clock time, or from `start_timestamp` on times `auto_advance`
-        apart."""
+        """Records have the wall-clock time, or start at `start_timestamp` and advance by
+        `auto_advance`."""
         serdes = key_serde or self._settings.key_serde, value_serde or self._settings.value_serde
         return TestInputTopic(self, topic, *serdes, start_timestamp, millis(auto_advance, "the advance"))
 
@@ -98,11 +96,11 @@ class TopologyTestDriver:
         return TestOutputTopic(self, topic, *serdes)
 
     def producer_topics(self) -> set[str]:
-        """The topics that something was written to."""
+        """The topics that the topology has written to."""
         return set(self._output)
 
     def source_topics(self) -> set[str]:
-        """The topics that the topology reads; of a pattern those that something was written to."""
+        """The topics that the topology reads. For a pattern, those that have records."""
         return set(self._topics)
 
     # --- time and stores
@@ -118,14 +116,14 @@ class TopologyTestDriver:
         return self._clock
 
     def get_state_store(self, name: str) -> Any:
-        """A store by its name; None if there is none."""
+        """The store, or None if it does not exist."""
         return self.get_all_state_stores().get(name)
 
     get_timestamped_key_value_store = get_timestamped_window_store = get_state_store
     get_session_store = get_versioned_key_value_store = get_state_store
 
     def get_key_value_store(self, name: str) -> Any:
-        """A table's store shows its values alone."""
+        """The store of a table, without the timestamps of its values."""
         return self._plain(name, QueryableStoreTypes.key_value_store())
 
     def get_window_store(self, name: str) -> Any:
@@ -147,12 +145,10 @@ class TopologyTestDriver:
     def __enter__(self) -> TopologyTestDriver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    # --- records in and out, as bytes
+    # --- serialized records
 
     def pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
         if not self._reads(topic):
@@ -181,8 +177,8 @@ class TopologyTestDriver:
         return self._output.setdefault(topic, deque())
 
     def _reads(self, topic: str) -> bool:
-        """Whether the topology reads a topic. One that matches a pattern is read from the time it
-        is heard of."""
+        """Whether the topology reads a topic. A topic that matches a pattern is read from its first
+        record on."""
         if topic in self._topics:
             return True
         for node in self._patterns:
@@ -204,21 +200,16 @@ class TopologyTestDriver:
                     task.flush()
 
 
+@dataclass(eq=False)
 class TestInputTopic:
     __test__ = False
 
-    def __init__(
-        self,
-        driver: TopologyTestDriver,
-        topic: str,
-        key_serde: Serde,
-        value_serde: Serde,
-        start: int | None,
-        advance: int,
-    ) -> None:
-        self._driver, self._topic = driver, topic
-        self._key, self._value = key_serde, value_serde
-        self._time, self._advance = start, advance
+    _driver: TopologyTestDriver
+    _topic: str
+    _key_serde: Serde
+    _value_serde: Serde
+    _time: int | None
+    _advance: int
 
     def pipe_input(
         self, key: Any = None, value: Any = None, timestamp: int | None = None, headers: Headers = ()
@@ -229,9 +220,8 @@ class TestInputTopic:
             timestamp = self._time if self._time is not None else self._driver.now()
             if self._time is not None:
                 self._time += self._advance
-        self._driver.pipe(
-            self._topic, self._key.serialize(key), self._value.serialize(value), timestamp, tuple(headers)
-        )
+        data = self._key_serde.serialize(key), self._value_serde.serialize(value)
+        self._driver.pipe(self._topic, *data, timestamp, tuple(headers))
 
     def pipe_value(self, value: Any, timestamp: int | None = None) -> None:
         self.pipe_input(None, value, timestamp)
@@ -250,25 +240,25 @@ class TestInputTopic:
 
     def advance_time(self, by: Duration) -> None:
         if self._time is None:
-            raise StreamsException("the topic has no time of its own: give start_timestamp")
+            raise StreamsException("the topic uses the wall-clock time: set start_timestamp to advance its time")
         self._time += millis(by, "the advance")
 
 
+@dataclass(eq=False)
 class TestOutputTopic:
     __test__ = False
 
-    def __init__(self, driver: TopologyTestDriver, topic: str, key_serde: Serde, value_serde: Serde) -> None:
-        self._driver, self._topic = driver, topic
-        self._key, self._value = key_serde, value_serde
+    _driver: TopologyTestDriver
+    _topic: str
+    _key_serde: Serde
+    _value_serde: Serde
 
     def read_record(self) -> TestRecord:
-        waiting = self._driver.output(self._topic)
-        if not waiting:
+        queue = self._driver.output(self._topic)
+        if not queue:
             raise StreamsException(f"Empty topic: {self._topic}")
-        sent = waiting.popleft()
-        return TestRecord(
-            self._key.deserialize(sent.key), self._value.deserialize(sent.value), sent.timestamp, sent.headers
-        )
+        key, value, timestamp, headers = queue.popleft()
+        return TestRecord(self._key_serde.deserialize(key), self._value_serde.deserialize(value), timestamp, headers)
 
     def read_value(self) -> Any:
         return self.read_record().value
@@ -280,10 +270,10 @@ class TestOutputTopic:
         return [self.read_record() for _ in range(self.get_queue_size())]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
-        return [one[:2] for one in self.read_records_to_list()]
+        return [record[:2] for record in self.read_records_to_list()]
 
     def read_values_to_list(self) -> list[Any]:
-        return [one.value for one in self.read_records_to_list()]
+        return [record.value for record in self.read_records_to_list()]
 
     def read_key_values_to_map(self) -> dict[Any, Any]:
         return dict(self.read_key_values_to_list())

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from kavka.client.producer.record import ProducerRecord
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.pipeline.streams.error_handlers import CONTINUE, KEY, VALUE, ErrorHandlerContext, Response, SourceRecord
 from kavka.pipeline.streams.errors import FailedProcessingException, InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.serdes import Serde
-from kavka.pipeline.streams.settings import CONTINUE, Settings
+from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.state_map import MemoryMaps, OpenMap
 from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.timestamps import extractor_of
 from kavka.pipeline.streams.topology import ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
 from kavka.pipeline.streams.windows import Duration, millis
 
@@ -188,13 +192,11 @@ class ProcessorContext:
         """Kafka commits soon after; here the micro-batch ends with a commit anyway."""
 
     def app_configs(self) -> Mapping[str, Any]:
-        return self._task.settings.given
+        return self._task.settings.config
 
 
 class UserNode(Node):
     """Holds a processor of the Processor API."""
-
-    users = True
 
     def __init__(self, supplier: Callable[[], Any], fixed_key: bool = False) -> None:
         self.fixed_key = fixed_key
@@ -220,14 +222,6 @@ class UserNode(Node):
             close()
 
 
-class ErrorContext(NamedTuple):
-    """Where a step failed; a punctuator works on no record."""
-
-    node: str
-    task_id: str
-    record: RecordMetadata | None
-
-
 class Guard:
     """Stands for a node where there is a processing exception handler, which is asked about what
     the node itself cannot do with a record."""
@@ -245,35 +239,49 @@ class Guard:
             self._task.ask_about(self.name, Record(key, value, timestamp, headers), error)
 
 
+def source_serdes(spec: SourceNode, settings: Settings) -> tuple[Serde, Serde]:
+    """The serdes of a source's keys and values."""
+    key_serde, value_serde = spec.key_serde or settings.key_serde, spec.value_serde or settings.value_serde
+    key_default, value_default = settings.key_serde, settings.value_serde
+    return key_serde.resolved(key_default, value_default), value_serde.resolved(value_default, key_default)
+
+
 class Source:
     """Where records come in."""
 
-    def __init__(self, spec: SourceNode, settings: Settings) -> None:
+    def __init__(self, spec: SourceNode, task: Task) -> None:
         self.name = spec.name
         self.children: list[Any] = []
-        self._key: Serde = (spec.key_serde or settings.key_serde).resolved(settings.key_serde, settings.value_serde)
-        value_serde = spec.value_serde or settings.value_serde
-        self._value: Serde = value_serde.resolved(settings.value_serde, settings.key_serde)
-        self._extract = spec.timestamp_extractor or settings.timestamp_extractor
-        self._settings = settings
+        self._task, settings = task, task.settings
+        self.key_serde, self.value_serde = source_serdes(spec, settings)
+        extract = extractor_of(spec.timestamp_extractor, f"the timestamp extractor of {spec.name}")
+        self._extract = extract or settings.timestamp_extractor
 
     def take(
         self, at: RecordMetadata, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, latest: int
     ) -> tuple[Any, Any, int] | None:
         """Key, value and time of a record; None if it is left out."""
         try:
-            found = self._key.deserialize(key), self._value.deserialize(value)
+            found = self.key_serde.deserialize(key), self.value_serde.deserialize(value)
         except Exception as error:
-            if self._settings.deserialization_handler(at, (key, value, timestamp, headers), error) == CONTINUE:
+            record = SourceRecord(*at, key, value, timestamp, headers)
+            handler = self._task.settings.deserialization_handler
+            if self._task.follows(handler(self._task.error_context(self.name), record, error)):
                 return None
             raise StreamsException(
-                f"{at.topic}-{at.partition} offset {at.offset} cannot be read with {self._key}, {self._value}: {error}"
+                f"{at.topic}-{at.partition} offset {at.offset} cannot be read with {self.key_serde}, "
+                f"{self.value_serde}: {error}"
             ) from error
         if self._extract is not None:
             timestamp = self._extract(Record(*found, timestamp, headers), latest)
-        if timestamp < 0:
-            logger.warning("%s-%d offset %d has no time and is left out", at.topic, at.partition, at.offset)
-            return None
+            if timestamp < 0:
+                logger.warning("%s-%d offset %d has no time and is left out", at.topic, at.partition, at.offset)
+                return None
+        elif timestamp < 0:
+            raise StreamsException(
+                f"{at.topic}-{at.partition} offset {at.offset} has the timestamp {timestamp}: use a timestamp "
+                "extractor, for example default.timestamp.extractor=LogAndSkipOnInvalidTimestamp"
+            )
         return (*found, timestamp)
 
 
@@ -286,27 +294,43 @@ class Sink:
         self._task = task
         self._topic = spec.topic
         default_key, default_value = task.settings.key_serde, task.settings.value_serde
-        self._key: Serde = (spec.key_serde or default_key).resolved(default_key, default_value)
-        self._value: Serde = (spec.value_serde or default_value).resolved(default_value, default_key)
-        self._partitioner = spec.partitioner
-        self._most = task.settings.max_request - _AROUND
+        self.key_serde: Serde = (spec.key_serde or default_key).resolved(default_key, default_value)
+        self.value_serde: Serde = (spec.value_serde or default_value).resolved(default_value, default_key)
+        self.partitioner = spec.partitioner
+        self.max_size = task.settings.max_request - _AROUND
+
+    @property
+    def full_topic(self) -> str:
+        """The name of its topic, where that does not depend on the record."""
+        assert isinstance(self._topic, str)
+        return self._task.full_name(self._topic)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         topic = self._topic if isinstance(self._topic, str) else self._topic(key, value, self._task.record)
         if timestamp < 0:
             raise StreamsException(f"{self.name} would write a record with the time {timestamp} to {topic}")
+        origin = KEY
         try:
-            data = self._key.serialize(key), self._value.serialize(value)
-            if len(data[0] or b"") + len(data[1] or b"") > self._most:
-                raise StreamsException(f"the record is larger than max.request.size ({self._most + _AROUND} bytes)")
-        except StreamsException as error:
-            if self._task.settings.production_handler(topic, (key, value, timestamp, headers), error) == CONTINUE:
+            key_data = self.key_serde.serialize(key)
+            origin = VALUE
+            data = key_data, self.value_serde.serialize(value)
+        except Exception as error:
+            record = ProducerRecord(topic, value, key, None, timestamp, list(headers))
+            handler = self._task.settings.production_handler
+            if self._task.follows(handler.serialization(self._task.error_context(self.name), record, error, origin)):
                 return
-            raise FailedProcessingException(f"{self.name} to {topic}: {error}") from None
+            raise FailedProcessingException(f"{self.name} to {topic}: {error}") from error
+        if len(data[0] or b"") + len(data[1] or b"") > self.max_size:
+            limit = f"the record is larger than max.request.size ({self.max_size + _AROUND} bytes)"
+            record = ProducerRecord(topic, data[1], data[0], None, timestamp, list(headers))
+            handler, too_large = self._task.settings.production_handler, KafkaError(ErrorCode.MESSAGE_TOO_LARGE, limit)
+            if self._task.follows(handler(self._task.error_context(self.name), record, too_large)):
+                return
+            raise FailedProcessingException(f"{self.name} to {topic}: {limit}")
         collector = self._task.collector
         chosen = None
-        if self._partitioner is not None:
-            chosen = self._partitioner(topic, key, value, collector.partitions(self._task.full_name(topic)))
+        if self.partitioner is not None:
+            chosen = self.partitioner(topic, key, value, collector.partitions(self._task.full_name(topic)))
         collector.send(self._task.full_name(topic), *data, timestamp, headers, chosen)
 
 
@@ -335,6 +359,8 @@ class Task:
         self.caching = caching
         self.stream_time = -1
         self.record: RecordMetadata | None = None
+        # Key, value, timestamp and headers of `record`, as they were read.
+        self._raw: tuple[bytes | None, bytes | None, int, Headers] = (None, None, -1, ())
         self.global_stores = dict(global_stores or {})
         self._internal = topology.internal_topics
         serdes = settings.key_serde, settings.value_serde
@@ -344,6 +370,7 @@ class Task:
         self._pending: dict[str, list[int]] = {}
         self.sources: dict[str, Source] = {}
         self._by_name: dict[str, Source] = {}
+        self.sinks: dict[str, Sink] = {}
         self.nodes: list[Node] = []
         self._to_close: list[Any] = []
         self._build(topology, sub)
@@ -352,16 +379,16 @@ class Task:
         made: dict[str, Any] = {}
         for spec in sub.nodes:
             if isinstance(spec, SourceNode):
-                made[spec.name] = self._by_name[spec.name] = source = Source(spec, self.settings)
+                made[spec.name] = self._by_name[spec.name] = source = Source(spec, self)
                 for topic in spec.topics:
                     self.sources[self.full_name(topic)] = source
             elif isinstance(spec, ProcessorNode):
-                node = UserNode(spec.supplier) if spec.users else spec.supplier()
+                node = spec.operator.node()
                 node.attach(self, spec)
                 self.nodes.append(node)
                 made[spec.name] = node
             else:
-                made[spec.name] = Sink(spec, self)
+                made[spec.name] = self.sinks[spec.name] = Sink(spec, self)
         for spec in sub.nodes:
             made[spec.name].children = [self._guarded(made[one.name]) for one in topology.children(spec.name)]
 
@@ -373,8 +400,26 @@ class Task:
         handler = self.settings.processing_handler
         if handler is None:
             raise error
-        if handler(ErrorContext(node, self.task_id, self.record), record, error) != CONTINUE:
+        if not self.follows(handler(self.error_context(node), record, error)):
             raise FailedProcessingException(f"{node}: {type(error).__name__}: {error}") from error
+
+    def error_context(self, node: str) -> ErrorHandlerContext:
+        if self.record is None:
+            return ErrorHandlerContext(node, self.task_id)
+        key, value, timestamp, headers = self._raw
+        return ErrorHandlerContext(node, self.task_id, *self.record, timestamp, headers, key, value)
+
+    def follows(self, response: Response) -> bool:
+        """Write the records that a handler adds, and return whether it says CONTINUE."""
+        for record in response.dead_letter_queue_records:
+            if self.global_:
+                # Every task has a copy of the store, and would write the record.
+                logger.warning("records of global stores are not written to %s", record.topic)
+                continue
+            timestamp = self.now() if record.timestamp is None else record.timestamp
+            headers: Any = tuple(record.headers or ())
+            self.collector.send(record.topic, record.key, record.value, timestamp, headers, record.partition)
+        return response.result == CONTINUE
 
     def start(self, meta: Mapping[str, Any] | None = None) -> None:
         """When the stores have been restored. `meta` is what `meta()` gave when they were kept."""
@@ -428,6 +473,7 @@ class Task:
     ) -> None:
         source = self.sources[topic]
         self.record = at = RecordMetadata(topic, partition, offset)
+        self._raw = key, value, timestamp, headers
         found = source.take(at, key, value, timestamp, headers, self.stream_time)
         if found is not None:
             if found[2] > self.stream_time:

@@ -1,19 +1,24 @@
-"""What goes wrong with a topology."""
+"""The exceptions of Streams."""
 
 from __future__ import annotations
 
 
 class StreamsException(Exception):
-    """Something that stops a stream; the message says what and where."""
+    """An error that ends a stream."""
 
 
 class FailedProcessingException(StreamsException):
-    """What a handler was asked about and said FAIL to: no other handler is asked."""
+    """An error for which an exception handler returned FAIL. No other handler is called."""
+
+
+class RetryProductionException(StreamsException):
+    """A record was not written, and the production exception handler says RETRY: the query starts
+    again from the last completed micro-batch."""
 
 
 class TopologyException(StreamsException):
-    """A topology that cannot be: told when it is built or compiled."""
+    """An invalid topology, found when it is built or compiled."""
 
 
 class InvalidStateStoreException(StreamsException):
-    """A store that is not there, or not now."""
+    """A store does not exist, or cannot be read now."""

@@ -1,28 +1,30 @@
-"""Joins of tables by a foreign key, as Kafka does them.
+"""Joins of tables by a foreign key, as in Kafka.
 
-The left table's tasks tell the right table's which key needs which foreign key (a subscription, by
-a topic of the application's own), and those answer with the right table's value: at once, and
-whenever it changes (a response, by another topic). A response bears the hash of the left value that
-was asked for; one that is out of date is dropped where it arrives. Subscriptions and responses have
-Kafka's layout but for the hash, which is BLAKE2.
+Tasks of the left table send subscriptions to tasks of the right table, by a topic of the
+application: which key needs which foreign key. Those send responses with the right table's value,
+by another topic: at once, and whenever the value changes. A response has the hash of the left value
+of its subscription, and is dropped if that value has changed since. Subscriptions and responses
+have Kafka's format, except that the hash is BLAKE2.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.engine import Headers, Node
-from kavka.pipeline.streams.serdes import AroundDefault, Change, Serde
+from kavka.pipeline.streams.serdes import Change, Serde, resolved, wrapped
 from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step
+from kavka.pipeline.streams.topology import Operator
 from kavka.pipeline.streams.versioned import SubscriptionStore
 
-# What the right side does with a subscription: forget it; forget it and answer None; answer, None
-# if there is nothing; answer if there is something.
-_FORGET, _FORGET_AND_TELL, _TELL, _TELL_IF_THERE = 0, 1, 2, 3
+# Instructions of a subscription, with Kafka's numbers: remove it; remove it and respond None;
+# respond, with None if the right table has no value; respond only if it has a value.
+_DELETE, _DELETE_AND_RESPOND, _RESPOND, _RESPOND_IF_PRESENT = 0, 1, 2, 3
 
 _NO_HASH = 0x80
 _VERSION = 1
@@ -37,129 +39,111 @@ class Subscription(NamedTuple):
 
 
 class Response(NamedTuple):
-    """`partition` is where the answer goes; it is not written."""
+    """`partition` is the one of the response topic. It is not serialized."""
 
     hash: bytes | None
     value: Any
     partition: int
 
 
-def _head(hashed: bytes | None, version: int) -> bytes:
-    return bytes([version | (_NO_HASH if hashed is None else 0)])
+def _header(value_hash: bytes | None, version: int) -> bytes:
+    return bytes([version | (_NO_HASH if value_hash is None else 0)])
 
 
-class _SubscriptionBytes:
-    def __init__(self, inner: Serde) -> None:
-        self._inner = inner
+def _subscription_serde(inner: Serde) -> Serde:
+    def write(subscription: Subscription) -> bytes:
+        value_hash = subscription.hash
+        header = _header(value_hash, _VERSION) + bytes([subscription.instruction]) + (value_hash or b"")
+        return header + (inner.serialize(subscription.key) or b"") + _PARTITION.pack(subscription.partition)
 
-    def write(self, one: Subscription) -> bytes:
-        key = self._inner.serialize(one.key) or b""
-        head = _head(one.hash, _VERSION) + bytes([one.instruction]) + (one.hash or b"")
-        return head + key + _PARTITION.pack(one.partition)
-
-    def read(self, data: bytes) -> Subscription:
+    def read(data: bytes) -> Subscription:
         start = 2 if data[0] & _NO_HASH else 18
-        key = self._inner.deserialize(data[start:-4])
+        key = inner.deserialize(data[start:-4])
         return Subscription(data[2:start] or None, data[1], key, _PARTITION.unpack(data[-4:])[0])
 
+    return Serde(f"Subscription({inner.name})", write, read)
 
-class _ResponseBytes:
-    def __init__(self, inner: Serde) -> None:
-        self._inner = inner
 
-    def write(self, one: Response) -> bytes:
-        return _head(one.hash, 0) + (one.hash or b"") + (self._inner.serialize(one.value) or b"")
+def _response_serde(inner: Serde) -> Serde:
+    def write(response: Response) -> bytes:
+        return _header(response.hash, 0) + (response.hash or b"") + (inner.serialize(response.value) or b"")
 
-    def read(self, data: bytes) -> Response:
+    def read(data: bytes) -> Response:
         start = 1 if data[0] & _NO_HASH else 17
         value = data[start:]
-        return Response(data[1:start] or None, self._inner.deserialize(value) if value else None, 0)
+        return Response(data[1:start] or None, inner.deserialize(value) if value else None, 0)
+
+    return Serde(f"Response({inner.name})", write, read)
 
 
-def _subscriptions(inner: Serde) -> Serde:
-    form = _SubscriptionBytes(inner)
-    return Serde(f"Subscription({inner.name})", form.write, form.read)
+def subscription_serde(key_serde: Serde | None) -> Serde:
+    return wrapped(_subscription_serde, key_serde, of_other=True)
 
 
-def _responses(inner: Serde) -> Serde:
-    form = _ResponseBytes(inner)
-    return Serde(f"Response({inner.name})", form.write, form.read)
+def response_serde(value_serde: Serde | None) -> Serde:
+    return wrapped(_response_serde, value_serde)
 
 
-def subscription_serde(keys: Serde | None) -> Serde:
-    return AroundDefault(_subscriptions, of_other=True) if keys is None else _subscriptions(keys)
-
-
-def response_serde(values: Serde | None) -> Serde:
-    return AroundDefault(_responses) if values is None else _responses(values)
-
-
-def to_the_asking_task(topic: str, key: Any, value: Response, partitions: int) -> int:
+def response_partition(topic: str, key: Any, value: Response, partitions: int) -> int:
     return value.partition % partitions
 
 
-class ByKey:
-    """A partitioner of keys alone, for messages between the two sides."""
+@dataclass(frozen=True)
+class KeyPartitioner:
+    """Calls a user's partitioner without a value: subscriptions and responses are not the
+    table's values."""
 
-    def __init__(self, partitioner: Callable[..., int | None]) -> None:
-        self._partitioner = partitioner
+    partitioner: Callable[..., int | None]
 
     def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:
-        return self._partitioner(topic, key, None, partitions)
+        return self.partitioner(topic, key, None, partitions)
 
 
+@dataclass(frozen=True)
 class ForeignJoin:
-    """What the steps of one join share. `keys`, `values`: serdes of the foreign key and of the left
-    value."""
+    """The settings of a join, for its five operators."""
 
-    def __init__(
-        self,
-        this: Step,
-        other: Step,
-        extractor: Callable[[Any, Any], Any],
-        joiner: Callable[..., Any],
-        left: bool,
-        keys: Serde | None,
-        values: Serde | None,
-        store: str,
-    ) -> None:
-        self.this, self.other, self.extractor, self.joiner, self.left = this, other, extractor, joiner, left
-        self.keys, self.values, self.store = keys, values, store
-        this.enable_old()
-        other.enable_old()
+    this: Step
+    other: Step
+    extractor: Callable[[Any, Any], Any]
+    joiner: Callable[..., Any]
+    left: bool
+    foreign_key_serde: Serde | None
+    value_serde: Serde | None
+    store: str
 
-    def send(self) -> Node:
-        return _Send(self)
-
-    def receive(self) -> Node:
-        return _Receive(self)
-
-    def join_foreign(self) -> Node:
-        return _JoinForeign(self)
-
-    def foreign_changes(self) -> Node:
-        return _ForeignChanges(self)
-
-    def resolve(self) -> Node:
-        return _Resolve(self)
+    def __post_init__(self) -> None:
+        self.this.enable_sending_old_values()
+        self.other.enable_sending_old_values()
 
 
-class _Side(Node):
+@dataclass(frozen=True)
+class ForeignStage(Operator):
+    """One of the five operators of a join: a name of `_STAGES`."""
+
+    join: ForeignJoin
+    stage: str
+
+    def node(self) -> Node:
+        return _STAGES[self.stage](self.join)
+
+
+class _Stage(Node):
     def __init__(self, join: ForeignJoin) -> None:
         self._join = join
 
     def init(self) -> None:
-        default_key, default_value = self.task.settings.key_serde, self.task.settings.value_serde
-        self._foreign_bytes = (self._join.keys or default_key).resolved(default_key, default_value).serialize
-        self._value_bytes = (self._join.values or default_value).resolved(default_value, default_key).serialize
+        defaults = self.task.settings.key_serde, self.task.settings.value_serde
+        self._serialize_foreign_key = resolved(self._join.foreign_key_serde, *defaults).serialize
+        self._serialize_value = resolved(self._join.value_serde, *reversed(defaults)).serialize
 
     def _hash(self, value: Any) -> bytes | None:
-        data = self._value_bytes(value)
+        data = self._serialize_value(value)
         return None if data is None else blake2b(data, digest_size=16).digest()
 
 
-class _Send(_Side):
-    """A change on the left: what the right side must know."""
+class _Send(_Stage):
+    """Sends the subscriptions of a change on the left side."""
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         join = self._join
@@ -167,59 +151,57 @@ class _Send(_Side):
             return
         old = None if value.old is None else join.extractor(key, value.old)
         new = None if value.new is None else join.extractor(key, value.new)
-        hashed = self._hash(value.new)
+        value_hash = self._hash(value.new)
 
-        def tell(foreign: Any, instruction: int) -> None:
-            self.forward(foreign, Subscription(hashed, instruction, key, self.task.partition), timestamp, headers)
+        def send(foreign_key: Any, instruction: int) -> None:
+            subscription = Subscription(value_hash, instruction, key, self.task.partition)
+            self.forward(foreign_key, subscription, timestamp, headers)
 
-        moved = old is not None and self._foreign_bytes(old) != self._foreign_bytes(new)
         if not join.left and new is None:
             if old is not None:
-                tell(old, _FORGET_AND_TELL)
+                send(old, _DELETE_AND_RESPOND)
             return
-        if moved:
-            tell(old, _FORGET)
-        tell(new, _TELL if join.left or old is not None else _TELL_IF_THERE)
+        if old is not None and self._serialize_foreign_key(old) != self._serialize_foreign_key(new):
+            send(old, _DELETE)
+        send(new, _RESPOND if join.left or old is not None else _RESPOND_IF_PRESENT)
 
 
-class _Receive(_Side):
-    """Keeps the subscriptions of a foreign key."""
+class _Receive(_Stage):
+    """Stores the subscriptions of a foreign key."""
 
     def init(self) -> None:
         super().init()
         self._store: SubscriptionStore = self.task.store(self._join.store)
 
     def process(self, key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
-        if key is None and value.instruction != _TELL:
+        if key is None and value.instruction != _RESPOND:
             return
         if key is not None:
-            held = None if value.instruction in (_FORGET, _FORGET_AND_TELL) else ValueAndTimestamp(value, timestamp)
-            self._store.keep(self._foreign_bytes(key) or b"", value, held)
+            is_removed = value.instruction in (_DELETE, _DELETE_AND_RESPOND)
+            stored = None if is_removed else ValueAndTimestamp(value, timestamp)
+            self._store.put(self._serialize_foreign_key(key) or b"", value.key, stored)
         self.forward(key, value, timestamp, headers)
 
 
-class _JoinForeign(_Side):
-    """Answers a subscription."""
+class _Respond(_Stage):
+    """Responds to a subscription."""
 
     def init(self) -> None:
         super().init()
         self._get = self._join.other.getter(self.task)
 
     def process(self, key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
-        if value.instruction == _FORGET:
+        if value.instruction == _DELETE:
             return
-        found = None if key is None else self._get(key)
-        stamp = timestamp if found is None else max(timestamp, found[1])
-        there = None if found is None else found[0]
-        if value.instruction == _FORGET_AND_TELL:
-            there = None
-        elif value.instruction == _TELL_IF_THERE and there is None:
-            return
-        self.forward(value.key, Response(value.hash, there, value.partition), stamp, headers)
+        stored = None if key is None else self._get(key)
+        stamp = timestamp if stored is None else max(timestamp, stored[1])
+        foreign_value = None if stored is None or value.instruction == _DELETE_AND_RESPOND else stored[0]
+        if value.instruction != _RESPOND_IF_PRESENT or foreign_value is not None:
+            self.forward(value.key, Response(value.hash, foreign_value, value.partition), stamp, headers)
 
 
-class _ForeignChanges(_Side):
-    """A change on the right: all who have subscribed to it are told."""
+class _RespondToAll(_Stage):
+    """Sends a change on the right side to all subscriptions of its key."""
 
     def init(self) -> None:
         super().init()
@@ -228,23 +210,34 @@ class _ForeignChanges(_Side):
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (not value.latest and self._join.other.is_versioned()):
             return
-        for one, _ in self._store.of(self._foreign_bytes(key) or b""):
-            self.forward(one.key, Response(one.hash, value.new, one.partition), timestamp, headers)
+        for subscription, _ in self._store.subscriptions(self._serialize_foreign_key(key) or b""):
+            response = Response(subscription.hash, value.new, subscription.partition)
+            self.forward(subscription.key, response, timestamp, headers)
 
 
-class _Resolve(_Side):
-    """A response meets the left value that it is for, if that is still the one."""
+class _Resolve(_Stage):
+    """Joins a response with the left value, if that value has not changed since the
+    subscription."""
 
     def init(self) -> None:
         super().init()
         self._get = self._join.this.getter(self.task)
 
     def process(self, key: Any, value: Response, timestamp: int, headers: Headers) -> None:
-        found = self._get(key)
-        own = None if found is None else found[0]
+        stored = self._get(key)
+        own = None if stored is None else stored[0]
         if value.hash != self._hash(own):
             return
         joined = None
         if own is not None and (value.value is not None or self._join.left):
             joined = self._join.joiner(key, own, value.value)
         self.forward(key, joined, timestamp, headers)
+
+
+_STAGES: dict[str, Callable[[ForeignJoin], Node]] = {
+    "send": _Send,
+    "receive": _Receive,
+    "respond": _Respond,
+    "respond_to_all": _RespondToAll,
+    "resolve": _Resolve,
+}

@@ -1,20 +1,21 @@
-"""Grouped streams and tables, in windows or not."""
+"""Grouped streams and tables, with and without windows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kavka.pipeline.streams import aggregates
-from kavka.pipeline.streams.aggregates import AggregateStep
-from kavka.pipeline.streams.builder import StreamsBuilder, table_store
+from kavka.pipeline.streams.aggregates import COUNT, AggregateStep, Aggregation, Aggregator, reduction, total_of
+from kavka.pipeline.streams.builder import table_store
 from kavka.pipeline.streams.errors import TopologyException
-from kavka.pipeline.streams.options import Materialized, Named
-from kavka.pipeline.streams.serdes import AroundDefault, Serde, Serdes, WindowedSerdes, change_serde
+from kavka.pipeline.streams.expressions import INTEGER, Total
+from kavka.pipeline.streams.options import Materialized, Named, first_of
+from kavka.pipeline.streams.serdes import Serde, Serdes, WindowedSerdes, change_serde, wrapped
 from kavka.pipeline.streams.stores import SESSION, VERSIONED, WINDOW, StoreBuilder
-from kavka.pipeline.streams.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from kavka.pipeline.streams.topology import RepartitionTopic
+from kavka.pipeline.streams.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
 
 if TYPE_CHECKING:
     from kavka.pipeline.streams.cogrouped import CogroupedKStream
@@ -24,111 +25,122 @@ if TYPE_CHECKING:
 AGGREGATE, REDUCE = "KSTREAM-AGGREGATE-", "KSTREAM-REDUCE-"
 TABLE_AGGREGATE, TABLE_REDUCE = "KTABLE-AGGREGATE-", "KTABLE-REDUCE-"
 
-# The store, the step that fills it, the serde of the table's keys, and how long after a window's
-# end it may change.
-Kept = tuple[StoreBuilder, AggregateStep, Serde | None, int | None]
+
+class AggregateTable(NamedTuple):
+    """`key_serde` is that of the table, `grace` how long after its end a window may change."""
+
+    store: StoreBuilder
+    step: AggregateStep
+    key_serde: Serde | None
+    grace: int | None
 
 
-def either(named: Any, materialized: Any) -> tuple[Named | None, Materialized | None]:
-    """Kafka's `count(Named)` beside `count(Materialized)`: what was given by place may be
-    either."""
-    if isinstance(materialized, Named):
-        return materialized, named if isinstance(named, Materialized) else None
-    return named, materialized
-
-
-def resolved(
-    builder: StreamsBuilder,
-    materialized: Materialized | None,
-    prefix: str,
-    key_serde: Serde | None,
-    value_serde: Serde | None,
-) -> tuple[str, Materialized]:
-    """The store's name, and how it is kept."""
-    kept = materialized or Materialized()
-    store = kept.store_name or builder.new_store_name(prefix)
-    return store, replace(kept, key_serde=kept.key_serde or key_serde, value_serde=kept.value_serde or value_serde)
-
-
-def with_key(name: str, kept: Materialized, *functions: Any) -> Kept:
-    """An aggregate for each key; `functions` are the initializer and the aggregator."""
-    store = table_store(name, kept.key_serde, kept.value_serde, kept)
-    step = AggregateStep(name, aggregates.StreamAggregate, *functions)
-    step.history = store.kind == VERSIONED
-    return store, step, kept.key_serde, None
-
-
-def in_windows(
-    windows: TimeWindows | UnlimitedWindows | SlidingWindows,
-    final: bool,
+def aggregate_table(
     name: str,
-    kept: Materialized,
-    *functions: Any,
-) -> Kept:
-    """An aggregate for each key in a window; `functions` as above."""
-    sliding = isinstance(windows, SlidingWindows)
-    least = windows.grace + windows.size * (2 if sliding else 1)
-    if kept.retention is not None and kept.retention < windows.size + windows.grace:
-        raise TopologyException(
-            f"The retention period of the window store {name} must be no smaller than its window size plus the "
-            f"grace period. Got size=[{windows.size}], grace=[{windows.grace}], retention=[{kept.retention}]"
-        )
+    materialized: Materialized,
+    aggregation: Aggregation,
+    windows: Windows | None = None,
+    final: bool = False,
+    of_table: bool = False,
+) -> AggregateTable:
+    key_serde = materialized.key_serde
+    step = AggregateStep(name, aggregation, windows, final, of_table)
+    if windows is None:
+        store = table_store(name, materialized)
+        step.has_history = store.kind == VERSIONED
+        return AggregateTable(store, step, key_serde, None)
+    is_session = isinstance(windows, SessionWindows)
     store = StoreBuilder(
-        WINDOW,
+        SESSION if is_session else WINDOW,
         name,
-        kept.for_(WINDOW).key_serde,
-        kept.value_serde,
-        timestamped=True,
-        caching=kept.caching and not final,
-        retention=least if kept.retention is None else kept.retention,
-        window_size=windows.size,
+        key_serde,
+        materialized.value_serde,
+        timestamped=not is_session,
+        caching=materialized.caching and not final,
+        retention=_retention(name, materialized.retention, windows, final),
+        window_size=0 if isinstance(windows, SessionWindows) else windows.size,
     )
-    factory = aggregates.SlidingAggregate if sliding else aggregates.WindowAggregate
-    step = AggregateStep(name, factory, windows, final, *functions)
-    windowed = partial(WindowedSerdes.time_windowed_serde_from, window_size=windows.size)
-    serde = AroundDefault(windowed) if kept.key_serde is None else windowed(kept.key_serde)
-    return store, step, serde, windows.grace
+    materialized.check_kind(store.kind)
+    if isinstance(windows, SessionWindows):
+        serde = wrapped(WindowedSerdes.session_windowed_serde_from, key_serde)
+        return AggregateTable(store, step, serde, windows.grace + windows.inactivity_gap)
+    serde = wrapped(partial(WindowedSerdes.time_windowed_serde_from, window_size=windows.size), key_serde)
+    return AggregateTable(store, step, serde, windows.grace)
 
 
-def in_sessions(windows: SessionWindows, final: bool, name: str, kept: Materialized, *functions: Any) -> Kept:
-    """An aggregate for each key in a session; `functions` are the initializer, the aggregator and
-    the merger."""
-    # A session that ends at the last moment that is not too late must be found when it closes.
-    least = windows.inactivity_gap + windows.grace + final
-    if kept.retention is not None and kept.retention < least:
-        raise TopologyException(f"The retention period of the session store {name} must be no smaller than {least}")
-    store = StoreBuilder(
-        SESSION,
-        name,
-        kept.for_(SESSION).key_serde,
-        kept.value_serde,
-        caching=kept.caching and not final,
-        retention=least if kept.retention is None else kept.retention,
-    )
-    step = AggregateStep(name, aggregates.SessionAggregate, windows, final, *functions)
-    windowed = WindowedSerdes.session_windowed_serde_from
-    serde = AroundDefault(windowed) if kept.key_serde is None else windowed(kept.key_serde)
-    return store, step, serde, windows.grace + windows.inactivity_gap
+def _retention(name: str, retention: int | None, windows: Windows, final: bool) -> int:
+    """The retention of a store of windows: the user's, or the shortest."""
+    if isinstance(windows, SessionWindows):
+        # The store must have a session that ends at the last moment before it is late, when it
+        # closes.
+        shortest = windows.inactivity_gap + windows.grace + final
+        if retention is not None and retention < shortest:
+            raise TopologyException(
+                f"The retention period of the session store {name} must be no smaller than {shortest}"
+            )
+    else:
+        shortest = windows.grace + windows.size * (2 if isinstance(windows, SlidingWindows) else 1)
+        if retention is not None and retention < windows.size + windows.grace:
+            raise TopologyException(
+                f"The retention period of the window store {name} must be no smaller than its window size plus the "
+                f"grace period. Got size=[{windows.size}], grace=[{windows.grace}], retention=[{retention}]"
+            )
+    return shortest if retention is None else retention
 
 
-class _Groups:
-    """A stream by its keys, and how to put an aggregation behind it."""
+def aggregation_of(
+    initializer: Callable[[], Any] | Total, aggregator: Callable[..., Any] | None, merger: Any = None
+) -> tuple[Aggregation, Serde | None]:
+    """The aggregation of the arguments of `aggregate`, and the serde of its results, if fixed."""
+    if isinstance(initializer, Total):
+        return total_of(initializer), Serdes.Long() if initializer.expression.kind == INTEGER else Serdes.Double()
+    if not callable(initializer) or not callable(aggregator):
+        raise TopologyException("aggregate needs an initializer and an aggregator, or sum_of, min_of or max_of")
+    return Aggregation(initializer, aggregator, merger), None
 
-    def __init__(self, stream: KStream, key_serde: Serde | None, value_serde: Serde | None, name: str | None) -> None:
-        self.stream, self._name = stream, name
-        self.key_serde, self.value_serde = key_serde, value_serde
 
-    def by_key(self, store: str) -> str:
-        """The node after which all records of a key are together."""
-        stream = self.stream
-        if stream.rekeyed:
-            stream = stream.regrouped(self._name or store, self.key_serde, self.value_serde)
-        return stream.name
+@dataclass(frozen=True, eq=False)
+class _GroupedStream:
+    """A stream grouped by key. `name` is the user's, for the repartition topic."""
 
-    def _count_a_name(self, materialized: Materialized | Named | None) -> None:
-        """Kafka's `count` uses up a number where a store without a name is given."""
+    stream: KStream
+    key_serde: Serde | None
+    value_serde: Serde | None
+    name: str | None
+    windows: Any = None
+    final: bool = False
+
+    def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
+        # Kafka's `count` takes another number if the store has no name.
         if isinstance(materialized, Materialized) and materialized.store_name is None:
             self.stream.builder.new_store_name(AGGREGATE)
+        return self._table(AGGREGATE, materialized, named, Serdes.Long(), COUNT)
+
+    def reduce(
+        self,
+        reducer: Callable[[Any, Any], Any],
+        materialized: Materialized | None = None,
+        named: Named | None = None,
+    ) -> KTable:
+        return self._table(REDUCE, materialized, named, self.value_serde, reduction(reducer))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any] | Total,
+        aggregator: Aggregator | None = None,
+        materialized: Materialized | None = None,
+        named: Named | None = None,
+    ) -> KTable:
+        """`aggregator(key, value, aggregate)` returns the new aggregate. Instead of both functions,
+        `sum_of`, `min_of` or `max_of` an expression."""
+        aggregation, value_serde = aggregation_of(initializer, aggregator)
+        return self._table(AGGREGATE, materialized, named, value_serde, aggregation)
+
+    def partitioned_by_key(self, store: str) -> str:
+        """The node after which all records of a key are in the same task."""
+        if not self.stream.needs_repartition:
+            return self.stream.name
+        return self.stream.repartitioned(self.name or store, self.key_serde, self.value_serde).name
 
     def _table(
         self,
@@ -136,138 +148,77 @@ class _Groups:
         materialized: Materialized | None,
         named: Named | None,
         value_serde: Serde | None,
-        *functions: Any,
+        aggregation: Aggregation,
     ) -> KTable:
         from kavka.pipeline.streams.ktable import KTable
 
-        named, materialized = either(named, materialized)
+        options = materialized, named
+        materialized, named = first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
         builder = self.stream.builder
-        store_name, kept = resolved(builder, materialized, prefix, self.key_serde, value_serde)
-        store, step, key_serde, grace = self._keeping(store_name, kept, *functions)
+        store_name = materialized.store_name or builder.new_store_name(prefix)
+        table = aggregate_table(
+            store_name, materialized.or_serdes(self.key_serde, value_serde), aggregation, self.windows, self.final
+        )
         name = builder.new_name(prefix, named)
-        parent = self.by_key(store_name)
-        builder.topology.add_state_store(store)
-        builder.add_processor(name, step.node, (parent,), (store_name,))
-        return KTable(builder, name, step, key_serde, store.value_serde, grace)
-
-    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
-        """How an aggregate is kept that `functions` make."""
-        raise NotImplementedError
+        parent = self.partitioned_by_key(store_name)
+        builder.topology.add_state_store(table.store)
+        builder.add_processor(name, table.step, (parent,), (store_name,))
+        return KTable(builder, name, table.step, table.key_serde, table.store.value_serde, table.grace)
 
 
-class _Aggregations(_Groups):
-    """The three ways to aggregate, alike for a key and for a key in a window."""
+class KGroupedStream(_GroupedStream):
+    def windowed_by(self, windows: Windows) -> TimeWindowedKStream | SessionWindowedKStream:
+        if not isinstance(windows, Windows):
+            raise TopologyException(f"a stream cannot be windowed by {windows!r}")
+        stream_class = SessionWindowedKStream if isinstance(windows, SessionWindows) else TimeWindowedKStream
+        return stream_class(self.stream, self.key_serde, self.value_serde, self.name, windows)
 
-    def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        self._count_a_name(materialized)
-        return self._table(AGGREGATE, materialized, named, Serdes.Long(), aggregates.zero, aggregates.plus_one)
+    def cogroup(self, aggregator: Aggregator) -> CogroupedKStream:
+        """Aggregate this stream with others: `aggregator(key, value, aggregate)` adds the values of
+        this stream."""
+        from kavka.pipeline.streams.cogrouped import CogroupedKStream
 
-    def reduce(
+        return CogroupedKStream(((self, aggregator),))
+
+
+class TimeWindowedKStream(_GroupedStream):
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        if strategy.final and isinstance(self.windows, UnlimitedWindows):
+            raise TopologyException("unlimited windows never close: use on_window_update")
+        return replace(self, final=strategy.final)
+
+
+class SessionWindowedKStream(_GroupedStream):
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        return replace(self, final=strategy.final)
+
+    def aggregate(  # type: ignore[override]
         self,
-        reducer: Callable[[Any, Any], Any],
+        initializer: Callable[[], Any] | Total,
+        aggregator: Aggregator | None = None,
+        merger: Callable[[Any, Any, Any], Any] | None = None,
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        return self._table(REDUCE, materialized, named, self.value_serde, None, aggregates.Reducer(reducer))
-
-    def aggregate(
-        self,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
-    ) -> KTable:
-        """`aggregator(key, value, aggregate)` gives the new aggregate."""
-        return self._table(AGGREGATE, materialized, named, None, initializer, aggregator)
+        """`merger(key, aggregate, aggregate)` combines the aggregates of two sessions."""
+        aggregation, value_serde = aggregation_of(initializer, aggregator, merger)
+        if aggregation.merger is None:
+            raise TopologyException("an aggregate of sessions needs a merger")
+        return self._table(AGGREGATE, materialized, named, value_serde, aggregation)
 
 
-class KGroupedStream(_Aggregations):
-    def windowed_by(
-        self, windows: TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
-    ) -> TimeWindowedKStream | SessionWindowedKStream:
-        groups = self.stream, self.key_serde, self.value_serde, self._name
-        if isinstance(windows, SessionWindows):
-            return SessionWindowedKStream(windows, False, *groups)
-        if isinstance(windows, TimeWindows | UnlimitedWindows | SlidingWindows):
-            return TimeWindowedKStream(windows, False, *groups)
-        raise TopologyException(f"a stream cannot be windowed by {windows!r}")
-
-    def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
-        """Together with other streams, to one aggregate: `aggregator(key, value, aggregate)` says
-        what this stream's values do to it."""
-        from kavka.pipeline.streams.cogrouped import cogrouped
-
-        return cogrouped(self, aggregator)
-
-    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
-        return with_key(name, kept, *functions)
-
-
-class TimeWindowedKStream(_Aggregations):
-    def __init__(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, final: bool, *groups: Any) -> None:
-        super().__init__(*groups)
-        self._windows, self._final = windows, final
-
-    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream:
-        if strategy.final and isinstance(self._windows, UnlimitedWindows):
-            raise TopologyException("unlimited windows never close: on_window_close is for the others")
-        groups = self.stream, self.key_serde, self.value_serde, self._name
-        return TimeWindowedKStream(self._windows, strategy.final, *groups)
-
-    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
-        return in_windows(self._windows, self._final, name, kept, *functions)
-
-
-class SessionWindowedKStream(_Groups):
-    def __init__(self, windows: SessionWindows, final: bool, *groups: Any) -> None:
-        super().__init__(*groups)
-        self._windows, self._final = windows, final
-
-    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream:
-        groups = self.stream, self.key_serde, self.value_serde, self._name
-        return SessionWindowedKStream(self._windows, strategy.final, *groups)
-
-    def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        self._count_a_name(materialized)
-        functions = aggregates.zero, aggregates.plus_one, aggregates.added
-        return self._table(AGGREGATE, materialized, named, Serdes.Long(), *functions)
-
-    def reduce(
-        self,
-        reducer: Callable[[Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
-    ) -> KTable:
-        functions = None, aggregates.Reducer(reducer), aggregates.Merger(reducer)
-        return self._table(REDUCE, materialized, named, self.value_serde, *functions)
-
-    def aggregate(
-        self,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
-    ) -> KTable:
-        """`merger(key, one, two)` brings the aggregates of two sessions together."""
-        return self._table(AGGREGATE, materialized, named, None, initializer, aggregator, merger)
-
-    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
-        return in_sessions(self._windows, self._final, name, kept, *functions)
-
-
+@dataclass(frozen=True, eq=False)
 class KGroupedTable:
-    """A table by new keys. `parent` is the node that tells old and new values."""
+    """A table grouped by new keys. The node `parent` forwards old and new values."""
 
-    def __init__(
-        self, table: KTable, parent: str, key_serde: Serde | None, value_serde: Serde | None, name: str | None
-    ) -> None:
-        self._table, self._parent, self._name = table, parent, name
-        self._key_serde, self._value_serde = key_serde, value_serde
+    table: KTable
+    parent: str
+    key_serde: Serde | None
+    value_serde: Serde | None
+    name: str | None
 
     def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        functions = aggregates.zero, aggregates.plus_one, aggregates.minus_one
-        return self._aggregated(TABLE_AGGREGATE, functions, materialized, named, Serdes.Long())
+        return self._aggregate(TABLE_AGGREGATE, COUNT, materialized, named, Serdes.Long())
 
     def reduce(
         self,
@@ -276,41 +227,40 @@ class KGroupedTable:
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        functions = None, aggregates.Reducer(adder), aggregates.Subtractor(subtractor)
-        return self._aggregated(TABLE_REDUCE, functions, materialized, named, self._value_serde)
+        return self._aggregate(TABLE_REDUCE, reduction(adder, subtractor), materialized, named, self.value_serde)
 
     def aggregate(
         self,
         initializer: Callable[[], Any],
-        adder: Callable[[Any, Any, Any], Any],
-        subtractor: Callable[[Any, Any, Any], Any],
+        adder: Aggregator,
+        subtractor: Aggregator,
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        return self._aggregated(TABLE_AGGREGATE, (initializer, adder, subtractor), materialized, named, None)
+        aggregation = Aggregation(initializer, adder, subtractor=subtractor)
+        return self._aggregate(TABLE_AGGREGATE, aggregation, materialized, named, None)
 
-    def _aggregated(
+    def _aggregate(
         self,
         prefix: str,
-        functions: tuple[Any, Any, Any],
+        aggregation: Aggregation,
         materialized: Materialized | None,
         named: Named | None,
         value_serde: Serde | None,
     ) -> KTable:
         from kavka.pipeline.streams.ktable import KTable
 
-        named, materialized = either(named, materialized)
-        builder, kept = self._table.builder, materialized or Materialized()
-        store = kept.store_name or builder.new_store_name(TABLE_AGGREGATE)
+        options = materialized, named
+        materialized, named = first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
+        builder = self.table.builder
+        store_name = materialized.store_name or builder.new_store_name(TABLE_AGGREGATE)
         sink, source = builder.new_name("KSTREAM-SINK-"), builder.new_name("KSTREAM-SOURCE-")
         name = builder.new_name(prefix, named)
-        changes = AroundDefault(change_serde) if self._value_serde is None else change_serde(self._value_serde)
-        topic = f"{self._name or store}-repartition"
-        builder.repartition(self._parent, topic, self._key_serde, changes, (sink, source))
-        key_serde, value_serde = kept.key_serde or self._key_serde, kept.value_serde or value_serde
-        made = table_store(store, key_serde, value_serde, kept)
-        builder.topology.add_state_store(made)
-        step = AggregateStep(store, aggregates.TableAggregate, *functions)
-        step.history = made.kind == VERSIONED
-        builder.add_processor(name, step.node, (source,), (store,))
-        return KTable(builder, name, step, key_serde, value_serde)
+        topic = RepartitionTopic(f"{self.name or store_name}-repartition")
+        serdes = self.key_serde, wrapped(change_serde, self.value_serde)
+        builder.repartition((self.parent,), topic, serdes, (sink, source))
+        materialized = materialized.or_serdes(self.key_serde, value_serde)
+        table = aggregate_table(store_name, materialized, aggregation, of_table=True)
+        builder.topology.add_state_store(table.store)
+        builder.add_processor(name, table.step, (source,), (store_name,))
+        return KTable(builder, name, table.step, table.key_serde, table.store.value_serde)

@@ -1,48 +1,57 @@
-"""Joins of streams: with tables, and with one another in windows."""
+"""Joins of a stream with a table, and of two streams in windows."""
 
 from __future__ import annotations
 
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kavka.pipeline.streams import plain_data
 from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.tables import Step
+from kavka.pipeline.streams.topology import Operator
 from kavka.pipeline.streams.windows import JoinWindows
 
 _PENDING = struct.Struct(">q?")
-_WAITING = struct.Struct(">qq")
+_BUFFERED = struct.Struct(">qq")
 
 
-class StreamTableJoin(Node):
-    """A record, and what the table has for its key; of a versioned table, what it had at the
-    record's time. `mapper` gives the table's key, for global tables. With a `grace`, records wait
-    that long in `buffer`, a store with time and number in its keys. They are pickled there: the
-    step before may have made them of any objects, which no serde need fit. `state_folder.py` has
-    what makes that safe."""
+@dataclass(frozen=True)
+class StreamTableJoin(Operator):
+    """Joins a record with the table's value for its key; with a versioned table, with the value at
+    the record's time. `mapper` returns the key of a global table. With `grace`, records wait that
+    long in the store `buffer`."""
 
-    def __init__(
-        self,
-        table: Step,
-        joiner: Callable[..., Any],
-        left: bool,
-        mapper: Callable[[Any, Any], Any] | None = None,
-        grace: int | None = None,
-        buffer: str | None = None,
-    ) -> None:
-        self._table, self._joiner, self._left, self._mapper = table, joiner, left, mapper
-        self._grace, self._buffer_name = grace, buffer
+    table: Step
+    joiner: Callable[..., Any]
+    left: bool
+    mapper: Callable[[Any, Any], Any] | None = None
+    grace: int | None = None
+    buffer: str | None = None
+
+    def node(self) -> Node:
+        return _StreamTableJoin(self)
+
+
+class _StreamTableJoin(Node):
+    """The keys of the buffer are time and number. Its values are pickled, because the operator
+    before may return any objects that no serde fits. `state_folder.py` describes what makes that
+    safe."""
+
+    def __init__(self, operator: StreamTableJoin) -> None:
+        self._table, self._joiner, self._left = operator.table, operator.joiner, operator.left
+        self._mapper, self._grace, self._buffer_name = operator.mapper, operator.grace, operator.buffer
 
     def init(self) -> None:
         self._get = self._table.getter(self.task)
-        self._versioned = self._table.is_versioned()
+        self._is_versioned = self._table.is_versioned()
         self._buffer = None if self._buffer_name is None else self.task.store(self._buffer_name)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if self._buffer is None:
-            self._match(key, value, timestamp, headers)
+            self._join(key, value, timestamp, headers)
             return
         if value is None or (key is None and not self._left):
             return
@@ -50,28 +59,36 @@ class StreamTableJoin(Node):
         self.observed = max(self.observed, timestamp)
         limit = self.observed - self._grace
         if timestamp < limit:
-            self._match(key, value, timestamp, headers)
+            self._join(key, value, timestamp, headers)
         else:
-            self._buffer.put(_WAITING.pack(timestamp, self._buffer.number), pickle.dumps((key, value, headers)))
-        while (first := self._buffer.first()) is not None and _WAITING.unpack(first)[0] <= limit:
+            self._buffer.put(_BUFFERED.pack(timestamp, self._buffer.number), pickle.dumps((key, value, headers)))
+        while (first := self._buffer.first()) is not None and _BUFFERED.unpack(first)[0] <= limit:
             key, value, headers = pickle.loads(self._buffer.get(first))
             self._buffer.put(first, None)
-            self._match(key, value, _WAITING.unpack(first)[0], headers)
+            self._join(key, value, _BUFFERED.unpack(first)[0], headers)
 
-    def _match(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        at = key if self._mapper is None else self._mapper(key, value)
-        if value is None or (at is None and not self._left):
+    def _join(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        table_key = key if self._mapper is None else self._mapper(key, value)
+        if value is None or (table_key is None and not self._left):
             return
-        found = None
-        if at is not None:
-            found = self._get(at, timestamp) if self._versioned else self._get(at)
-        if found is not None or self._left:
-            self.forward(key, self._joiner(key, value, None if found is None else found[0]), timestamp, headers)
+        stored = None
+        if table_key is not None:
+            stored = self._get(table_key, timestamp) if self._is_versioned else self._get(table_key)
+        if stored is not None or self._left:
+            self.forward(key, self._joiner(key, value, None if stored is None else stored[0]), timestamp, headers)
 
 
-class WindowPut(Node):
-    """Remembers a stream's records for the other side of a join."""
+@dataclass(frozen=True)
+class WindowPut(Operator):
+    """Stores a stream's records for the other side of a join."""
 
+    store: str
+
+    def node(self) -> Node:
+        return _WindowPut(self.store)
+
+
+class _WindowPut(Node):
     def __init__(self, store: str) -> None:
         self._store_name = store
 
@@ -84,32 +101,38 @@ class WindowPut(Node):
             self._store.put(key, value, timestamp)
 
 
-class StreamJoin(Node):
-    """One side of a join of two streams. `pending` is a store of records that have found nothing
-    yet and are told alone when their window has closed; both sides share it. Its keys are time,
-    side and the record's key, in bytes; its values are lists of value, in bytes, and headers."""
+@dataclass(frozen=True)
+class StreamJoin(Operator):
+    """One side of a join of two streams. `pending` is a store of records without a match, which are
+    forwarded without one when their window has closed. Both sides share it."""
 
-    def __init__(
-        self,
-        left: bool,
-        outer: bool,
-        windows: JoinWindows,
-        joiner: Callable[..., Any],
-        own_store: str,
-        other_store: str,
-        pending: str | None,
-    ) -> None:
-        self._left, self._outer, self._joiner = left, outer, joiner
-        self._windows = windows
-        self._back, self._on = windows.before_ms, windows.after_ms
-        if not left:
-            self._back, self._on = self._on, self._back
-        self._own_name, self._other_name, self._pending_name = own_store, other_store, pending
+    left: bool
+    outer: bool
+    windows: JoinWindows
+    joiner: Callable[..., Any]
+    own_store: str
+    other_store: str
+    pending: str | None = None
+
+    def node(self) -> Node:
+        return _StreamJoin(self)
+
+
+class _StreamJoin(Node):
+    """The keys of `pending` are time, side and the record's key, in bytes. Its values are lists of
+    value, in bytes, and headers."""
+
+    def __init__(self, operator: StreamJoin) -> None:
+        self._operator = operator
+        self._left, self._outer, self._joiner = operator.left, operator.outer, operator.joiner
+        self._before, self._after = operator.windows.before_ms, operator.windows.after_ms
+        if not operator.left:
+            self._before, self._after = self._after, self._before
 
     def init(self) -> None:
-        self._own = self.task.store(self._own_name)
-        self._other = self.task.store(self._other_name)
-        self._pending = None if self._pending_name is None else self.task.store(self._pending_name)
+        self._own = self.task.store(self._operator.own_store)
+        self._other = self.task.store(self._operator.other_store)
+        self._pending = None if self._operator.pending is None else self.task.store(self._operator.pending)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if value is None or (key is None and not self._outer):
@@ -117,44 +140,38 @@ class StreamJoin(Node):
         if self._pending is not None:
             self._pending.observed = max(self._pending.observed, timestamp)
             if key is not None and timestamp == self._pending.observed:
-                self._tell_closed()
+                self._forward_unmatched()
         if key is None:
             self.forward(key, self._joined(key, value, None), timestamp, headers)
             return
-        alone = self._outer
-        until = timestamp + self._on
-        for at, other in list(self._other.fetch(key, max(0, timestamp - self._back), max(0, until))):
-            alone = False
+        is_unmatched = self._outer
+        until = timestamp + self._after
+        for other_time, other in list(self._other.fetch(key, max(0, timestamp - self._before), max(0, until))):
+            is_unmatched = False
             if self._pending is not None:
-                self._pending.put(self._pending_key(at, not self._left, key), None)
-            self.forward(key, self._joined(key, value, other), max(timestamp, at), headers)
-        if not alone:
+                self._pending.put(self._pending_key(other_time, not self._left, key), None)
+            self.forward(key, self._joined(key, value, other), max(timestamp, other_time), headers)
+        if not is_unmatched:
             return
         if self._pending is None or until < self._pending.observed:
             self.forward(key, self._joined(key, value, None), timestamp, headers)
         else:
             entry = self._pending_key(timestamp, self._left, key)
-            held = self._pending.get(entry)
-            records = self._records(held, self._left) if held else []
-            stored = [(self._own._value_bytes(one), some) for one, some in (*records, (value, headers))]
-            self._pending.put(entry, plain_data.dumps(stored))
+            stored = self._pending.get(entry)
+            records = plain_data.loads(stored) if stored else []
+            self._pending.put(entry, plain_data.dumps([*records, (self._own.serialize_value(value), headers)]))
 
     def _pending_key(self, timestamp: int, left: bool, key: Any) -> bytes:
-        data: bytes = self._other._need_key(key)
+        data: bytes = self._other.serialize_key(key)
         return _PENDING.pack(timestamp, left) + data
-
-    def _records(self, data: bytes, left: bool) -> list[tuple[Any, Headers]]:
-        """Values and headers of pending records of a side."""
-        store = self._own if left == self._left else self._other
-        return [(store._value(value), headers) for value, headers in plain_data.loads(data)]
 
     def _joined(self, key: Any, own: Any, other: Any) -> Any:
         return self._joiner(key, own, other) if self._left else self._joiner(key, other, own)
 
-    def _tell_closed(self) -> None:
-        """Records whose window is over, with nothing on the other side."""
+    def _forward_unmatched(self) -> None:
+        """Forward the pending records whose window has closed."""
         assert self._pending is not None
-        windows, kept = self._windows, []
+        windows, remaining = self._operator.windows, []
         shortest = min(windows.before_ms, windows.after_ms)
         while (entry := self._pending.first()) is not None:
             timestamp, left = _PENDING.unpack_from(entry)
@@ -163,11 +180,13 @@ class StreamJoin(Node):
             data = self._pending.get(entry)
             self._pending.put(entry, None)
             if timestamp + (windows.after_ms if left else windows.before_ms) + windows.grace >= self._pending.observed:
-                kept.append((entry, data))
+                remaining.append((entry, data))
                 continue
-            key = self._other._key(entry[_PENDING.size :])
-            for value, headers in self._records(data, left):
+            store = self._own if left == self._left else self._other
+            key = store.deserialize_key(entry[_PENDING.size :])
+            for value_data, headers in plain_data.loads(data):
+                value = store.deserialize_value(value_data)
                 joined = self._joiner(key, value, None) if left else self._joiner(key, None, value)
                 self.forward(key, joined, timestamp, headers)
-        for entry, data in kept:
+        for entry, data in remaining:
             self._pending.put(entry, data)

@@ -1,21 +1,29 @@
-"""KTable: the last value of each key."""
+"""KTable: the latest value of each key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kavka.pipeline.streams import nodes
+from kavka.pipeline.streams import operators
 from kavka.pipeline.streams.builder import StreamsBuilder, table_store
 from kavka.pipeline.streams.errors import TopologyException
-from kavka.pipeline.streams.foreign import ByKey, ForeignJoin, response_serde, subscription_serde, to_the_asking_task
+from kavka.pipeline.streams.foreign import (
+    ForeignJoin,
+    ForeignStage,
+    KeyPartitioner,
+    response_partition,
+    response_serde,
+    subscription_serde,
+)
 from kavka.pipeline.streams.grouped import KGroupedTable
-from kavka.pipeline.streams.options import Grouped, Materialized, Named, TableJoined
+from kavka.pipeline.streams.options import Grouped, Materialized, Named, TableJoined, first_of
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.stores import BUFFER, SUBSCRIPTIONS, VERSIONED, StoreBuilder
 from kavka.pipeline.streams.suppress import SuppressStep
-from kavka.pipeline.streams.tables import DerivedStep, FilterStep, JoinStep, Kept, RegroupStep, SourceStep, Step
-from kavka.pipeline.streams.topology import ProcessorNode
+from kavka.pipeline.streams.tables import FilterStep, JoinStep, MapValuesStep, RegroupStep, Step
+from kavka.pipeline.streams.topology import ProcessorNode, RepartitionTopic
 from kavka.pipeline.streams.transforms import TransformStep
 from kavka.pipeline.streams.windows import Suppressed
 
@@ -23,22 +31,17 @@ if TYPE_CHECKING:
     from kavka.pipeline.streams.kstream import KStream
 
 
+@dataclass(frozen=True, eq=False)
 class KTable:
-    """Immutable: each step gives a new table. `grace` is that of the windows its keys are in, if
-    they are."""
+    """Immutable: each operator returns a new table. `grace` is that of the windows of its keys, if
+    they are windowed."""
 
-    def __init__(
-        self,
-        builder: StreamsBuilder,
-        name: str,
-        step: Step,
-        key_serde: Serde | None = None,
-        value_serde: Serde | None = None,
-        grace: int | None = None,
-    ) -> None:
-        self.builder, self.name, self.step = builder, name, step
-        self.key_serde, self.value_serde = key_serde, value_serde
-        self.grace = grace
+    builder: StreamsBuilder
+    name: str
+    step: Step
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
+    grace: int | None = None
 
     @property
     def queryable_store_name(self) -> str | None:
@@ -47,20 +50,20 @@ class KTable:
     def filter(
         self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        return self._filtered(predicate, False, materialized, named)
+        return self._filter(predicate, False, materialized, named)
 
     def filter_not(
         self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        return self._filtered(predicate, True, materialized, named)
+        return self._filter(predicate, True, materialized, named)
 
     def map_values(
         self, mapper: Callable[..., Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        """`mapper(value)`, or `mapper(key, value)`."""
-        store, serdes = self._store(materialized, "KTABLE-MAPVALUES-", None)
-        step = DerivedStep(self.step, nodes.with_key(mapper), store)
-        return self._then("KTABLE-MAPVALUES-", step, named, store, serdes, materialized)
+        """`mapper(value)` or `mapper(key, value)` returns the new value."""
+        store = self._store(materialized, None, "KTABLE-MAPVALUES-")
+        step = MapValuesStep(self.step, operators.with_key(mapper), store.name or None)
+        return self._add("KTABLE-MAPVALUES-", step, named, store)
 
     def transform_values(
         self,
@@ -69,43 +72,39 @@ class KTable:
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        """`supplier()` makes a transformer: an object with `transform(read_only_key, value)`, which
-        is called with None for a key that is deleted, too, and `init(context)` and `close()` if it
-        likes. `stores` are the names of those that it uses; what the supplier's own `stores()`
-        gives is added and connected."""
-        store, serdes = self._store(materialized, "", None)
+        """`supplier()` returns a transformer: an object with `transform(read_only_key, value)`, and
+        with `init(context)` and `close()` if it needs them. A deleted key has the value None.
+        `stores` are the names of the stores that it uses. The stores that the supplier's `stores()`
+        returns are added and connected."""
+        store = self._store(materialized, None)
         name = self.builder.new_name("KTABLE-TRANSFORMVALUES-", named)
-        step = TransformStep(self.step, supplier, name, store)
-        step.history = _is_versioned(materialized)
-        topology = self.builder.topology
-        if store is not None:
-            topology.add_state_store(table_store(store, *serdes, materialized))
-        self.builder.add_processor(name, step.node, (self.name,))
+        step = TransformStep(self.step, supplier, name, store.name or None)
+        table, topology = self._add_named(name, step, store, is_connected=False), self.builder.topology
         topology.connect_stores_of(supplier, name)
-        topology.connect_processor_and_state_stores(name, *stores, *(() if store is None else (store,)))
+        topology.connect_processor_and_state_stores(name, *stores, *((store.name,) if store.name else ()))
         node = topology.nodes[name]
         assert isinstance(node, ProcessorNode)
         step.stores = node.stores
-        return KTable(self.builder, name, step, *serdes, self.grace)
+        return table
 
     def to_stream(self, mapper: Callable[[Any, Any], Any] | None = None, named: Named | None = None) -> KStream:
         from kavka.pipeline.streams.kstream import KStream
 
         name = self.builder.new_name("KTABLE-TOSTREAM-", named)
-        self.builder.add_processor(name, nodes.ToStream, (self.name,))
+        self.builder.add_processor(name, operators.ToStream(), (self.name,))
         stream = KStream(self.builder, name, self.key_serde, self.value_serde)
         return stream if mapper is None else stream.select_key(mapper)
 
     def group_by(self, mapper: Callable[[Any, Any], tuple[Any, Any]], grouped: Grouped | None = None) -> KGroupedTable:
-        """`mapper(key, value)` gives a new key and a new value."""
-        how = grouped or Grouped()
+        """`mapper(key, value)` returns the new key and the new value."""
+        grouped = grouped or Grouped()
         name = self.builder.new_name("KTABLE-SELECT-")
-        self.builder.add_processor(name, RegroupStep(self.step, mapper).node, (self.name,))
-        return KGroupedTable(self, name, how.key_serde, how.value_serde, how.name)
+        self.builder.add_processor(name, RegroupStep(self.step, mapper), (self.name,))
+        return KGroupedTable(self, name, grouped.key_serde, grouped.value_serde, grouped.name)
 
     def suppress(self, suppressed: Suppressed) -> KTable:
         if suppressed.final and self.grace is None:
-            raise TopologyException("until_window_closes is for windowed tables: this one has no windows")
+            raise TopologyException("until_window_closes is for windowed tables: this table has no windows")
         if self.step.is_versioned():
             raise TopologyException("suppress() is only supported for non-versioned KTables")
         builder = self.builder
@@ -113,29 +112,28 @@ class KTable:
         store = f"{suppressed.name}-store" if suppressed.name else builder.new_store_name("KTABLE-SUPPRESS-")
         builder.topology.add_state_store(StoreBuilder(BUFFER, store))
         step = SuppressStep(self.step, suppressed, self.grace or 0, store)
-        builder.add_processor(name, step.node, (self.name,), (store,))
+        builder.add_processor(name, step, (self.name,), (store,))
         return KTable(builder, name, step, self.key_serde, self.value_serde, self.grace)
 
     def join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
         """By the same key: `join(table, joiner, Materialized, Named)`; by a foreign key:
         `join(table, foreign_key_extractor, joiner, TableJoined, Materialized)`, where
-        `foreign_key_extractor` gives the key of the other table for a value, or for a key and a
+        `foreign_key_extractor` returns the key of the other table for a value, or for a key and a
         value."""
-        if _is_foreign(arguments, options):
-            return self._join_foreign(other, False, *arguments, **options)
         return self._join(other, False, False, *arguments, **options)
 
     def left_join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
-        if _is_foreign(arguments, options):
-            return self._join_foreign(other, True, *arguments, **options)
         return self._join(other, True, False, *arguments, **options)
 
     def outer_join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
-        return self._join(other, True, True, *arguments, **options)
+        return self._join_by_key(other, True, True, *arguments, **options)
 
-    # --- inside
+    def _join(self, other: KTable, left: bool, right: bool, *arguments: Any, **options: Any) -> KTable:
+        if "foreign_key_extractor" in options or sum(map(callable, arguments)) + ("joiner" in options) > 1:
+            return self._join_foreign(other, left, *arguments, **options)
+        return self._join_by_key(other, left, right, *arguments, **options)
 
-    def _join(
+    def _join_by_key(
         self,
         other: KTable,
         left: bool,
@@ -150,19 +148,19 @@ class KTable:
         builder.topology.copartition(self.name, other.name)
         merge = builder.new_name("KTABLE-MERGE-", named)
         base = None if named is None else named.name
-        sides = [
+        sides = tuple(
             builder.new_name(f"KTABLE-JOIN{side.upper()}-", Named(f"{base}-join-{side}" if base else None))
             for side in ("this", "other")
-        ]
-        store, (key_serde, value_serde) = self._store(materialized, "", None)
-        step = JoinStep(self.step, other.step, nodes.with_key(joiner, 2), left, right, store)
-        step.history = _is_versioned(materialized)
+        )
+        store = self._store(materialized, None)
+        step = JoinStep(self.step, other.step, operators.with_key(joiner, 2), left, right, store.name or None)
+        # A side without a match forwards a deletion only if it had a value.
+        for table, is_kept in ((self, left), (other, right)):
+            if is_kept:
+                table.step.enable_sending_old_values()
         for side, name, parent, table in zip(step.sides, sides, (self, other), (other, self), strict=True):
-            builder.add_processor(name, side.node, (parent.name,), table.step.getter_stores())
-        if store is not None:
-            builder.topology.add_state_store(table_store(store, key_serde, value_serde, materialized))
-        builder.add_processor(merge, step.node, tuple(sides), () if store is None else (store,))
-        return KTable(builder, merge, step, key_serde, value_serde, self.grace)
+            builder.add_processor(name, side, (parent.name,), table.step.getter_stores())
+        return self._add_named(merge, step, store, sides)
 
     def _join_foreign(
         self,
@@ -175,117 +173,105 @@ class KTable:
     ) -> KTable:
         if not isinstance(other, KTable):
             raise TopologyException(f"a table cannot be joined with a {type(other).__name__}")
-        given = (joined, materialized)
-        kept = next((one for one in given if isinstance(one, Materialized)), None) or Materialized()
-        how = next((one for one in given if isinstance(one, TableJoined)), None) or TableJoined()
-        named = next((one for one in given if isinstance(one, Named)), None)
-        builder, base = self.builder, how.name or (None if named is None else named.name)
+        options = joined, materialized
+        table_joined = first_of(TableJoined, *options) or TableJoined()
+        result_store = (first_of(Materialized, *options) or Materialized()).or_serdes(self.key_serde, None)
+        named = first_of(Named, *options)
+        builder, base = self.builder, table_joined.name or (None if named is None else named.name)
 
-        def called(suffix: str, prefix: str) -> str:
+        def new_name(suffix: str, prefix: str) -> str:
             return builder.new_name(f"KTABLE-{prefix}-", Named(base and f"{base}{suffix}"))
 
-        asking = called("-subscription-registration", "FK-JOIN-SUBSCRIPTION-REGISTRATION") + "-topic"
-        send = called("-subscription-registration-processor", "FK-JOIN-SUBSCRIPTION-REGISTRATION")
-        ends = called("-subscription-registration-sink", "SINK"), called("-subscription-registration-source", "SOURCE")
-        store = called("-subscription-store", "FK-JOIN-SUBSCRIPTION-STATE-STORE")
-        receive, match, changes = (
-            called(suffix, "FK-JOIN-SUBSCRIPTION-PROCESSOR")
+        def topic(suffix: str, prefix: str) -> RepartitionTopic:
+            return RepartitionTopic(f"{new_name(suffix, prefix)}-topic", is_explicit=True, follows_reader=True)
+
+        # Kafka numbers the names in this order.
+        subscriptions = topic("-subscription-registration", "FK-JOIN-SUBSCRIPTION-REGISTRATION")
+        send = new_name("-subscription-registration-processor", "FK-JOIN-SUBSCRIPTION-REGISTRATION")
+        subscription_ends = (
+            new_name("-subscription-registration-sink", "SINK"),
+            new_name("-subscription-registration-source", "SOURCE"),
+        )
+        store = new_name("-subscription-store", "FK-JOIN-SUBSCRIPTION-STATE-STORE")
+        receive, respond, respond_to_all = (
+            new_name(suffix, "FK-JOIN-SUBSCRIPTION-PROCESSOR")
             for suffix in ("-subscription-receive", "-subscription-join-foreign", "-foreign-join-subscription")
         )
-        answering = called("-subscription-response", "FK-JOIN-SUBSCRIPTION-RESPONSE") + "-topic"
-        back = called("-subscription-response-sink", "SINK"), called("-subscription-response-source", "SOURCE")
-        resolve = called("-subscription-response-resolver", "FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
-        result = called("-result", "FK-JOIN-OUTPUT")
-        if kept.store_name is None:
+        responses = topic("-subscription-response", "FK-JOIN-SUBSCRIPTION-RESPONSE")
+        response_ends = (
+            new_name("-subscription-response-sink", "SINK"),
+            new_name("-subscription-response-source", "SOURCE"),
+        )
+        resolve = new_name("-subscription-response-resolver", "FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
+        result = new_name("-result", "FK-JOIN-OUTPUT")
+        if result_store.store_name is None:
             builder.new_store_name("KTABLE-FK-JOIN-OUTPUT-")
 
-        join = ForeignJoin(
-            self.step,
-            other.step,
-            nodes.with_key(foreign_key_extractor),
-            nodes.with_key(joiner, 2),
-            left,
-            other.key_serde,
-            self.value_serde,
-            store,
-        )
-        asked, answered = subscription_serde(self.key_serde), response_serde(other.value_serde)
+        extractor, function = operators.with_key(foreign_key_extractor), operators.with_key(joiner, 2)
+        serdes = other.key_serde, self.value_serde
+        join = ForeignJoin(self.step, other.step, extractor, function, left, *serdes, store)
+        by_subscription = subscription_serde(self.key_serde)
         topology = builder.topology
-        topology.add_state_store(StoreBuilder(SUBSCRIPTIONS, store, self.key_serde, asked, timestamped=True))
-        chosen = None if how.other_partitioner is None else ByKey(how.other_partitioner)
-        replied = to_the_asking_task if how.partitioner is None else ByKey(how.partitioner)
+        topology.add_state_store(StoreBuilder(SUBSCRIPTIONS, store, self.key_serde, by_subscription, timestamped=True))
+        to_other, to_this = table_joined.other_partitioner, table_joined.partitioner
 
-        builder.add_processor(send, join.send, (self.name,))
-        builder.repartition(send, asking, other.key_serde, asked, ends, None, True, chosen, follows=True)
-        builder.add_processor(receive, join.receive, (ends[1],), (store,))
-        builder.add_processor(match, join.join_foreign, (receive,), other.step.getter_stores())
-        builder.add_processor(changes, join.foreign_changes, (other.name,), (store,))
-        both = (match, changes)
-        builder.repartition(both, answering, self.key_serde, answered, back, None, True, replied, follows=True)
-        builder.add_processor(resolve, join.resolve, (back[1],), self.step.getter_stores())
-        # The tables need not be co-partitioned, but each topic between them must be with the table
-        # whose tasks read it.
-        topology.copartition(ends[1], other.name)
-        topology.copartition(back[1], self.name)
+        builder.add_processor(send, ForeignStage(join, "send"), (self.name,))
+        builder.repartition(
+            (send,),
+            subscriptions,
+            (other.key_serde, by_subscription),
+            subscription_ends,
+            None if to_other is None else KeyPartitioner(to_other),
+        )
+        builder.add_processor(receive, ForeignStage(join, "receive"), (subscription_ends[1],), (store,))
+        builder.add_processor(respond, ForeignStage(join, "respond"), (receive,), other.step.getter_stores())
+        builder.add_processor(respond_to_all, ForeignStage(join, "respond_to_all"), (other.name,), (store,))
+        builder.repartition(
+            (respond, respond_to_all),
+            responses,
+            (self.key_serde, response_serde(other.value_serde)),
+            response_ends,
+            response_partition if to_this is None else KeyPartitioner(to_this),
+        )
+        builder.add_processor(resolve, ForeignStage(join, "resolve"), (response_ends[1],), self.step.getter_stores())
+        # The tables need not be co-partitioned. Each topic between them must be co-partitioned with
+        # the table whose tasks read it.
+        topology.copartition(subscription_ends[1], other.name)
+        topology.copartition(response_ends[1], self.name)
+        return builder.add_table(result, resolve, result_store.store_name, result_store)
 
-        made = table_store(kept.store_name or "", self.key_serde, kept.value_serde, kept)
-
-        def materialize() -> str:
-            if kept.store_name is None:
-                raise TopologyException("a join by a foreign key must be Materialized to be looked up")
-            topology.add_state_store(made, result)
-            return kept.store_name
-
-        step = SourceStep(None, materialize, made.kind == VERSIONED)
-        builder.add_processor(result, step.node, (resolve,))
-        if kept.store_name is not None:
-            step.getter_stores()
-        return KTable(builder, result, step, kept.key_serde or self.key_serde, kept.value_serde)
-
-    def _filtered(
+    def _filter(
         self,
         predicate: Callable[[Any, Any], Any],
         negated: bool,
         materialized: Materialized | None,
         named: Named | None,
     ) -> KTable:
-        store, serdes = self._store(materialized, "KTABLE-FILTER-", self.value_serde)
-        step = FilterStep(self.step, Kept(predicate, negated), store)
-        return self._then("KTABLE-FILTER-", step, named, store, serdes, materialized)
+        store = self._store(materialized, self.value_serde, "KTABLE-FILTER-")
+        return self._add("KTABLE-FILTER-", FilterStep(self.step, predicate, negated, store.name or None), named, store)
 
-    def _store(
-        self, materialized: Materialized | None, prefix: str, value_serde: Serde | None
-    ) -> tuple[str | None, tuple[Serde | None, Serde | None]]:
-        """The name of the store, if the user names one, and the serdes. Kafka counts a name that is
-        not used."""
-        if materialized is None:
-            return None, (self.key_serde, value_serde)
-        if materialized.store_name is None and prefix:
+    def _store(self, materialized: Materialized | None, value_serde: Serde | None, prefix: str = "") -> StoreBuilder:
+        """The store of the next table, whose name is empty unless the user names it. With a prefix,
+        a store without a name takes a number, as in Kafka."""
+        if materialized is not None and materialized.store_name is None and prefix:
             self.builder.new_store_name(prefix)
-        serdes = materialized.key_serde or self.key_serde, materialized.value_serde or value_serde
-        return materialized.store_name, serdes
+        materialized = (materialized or Materialized()).or_serdes(self.key_serde, value_serde)
+        return table_store(materialized.store_name or "", materialized)
 
-    def _then(
+    def _add(self, prefix: str, step: Step, named: Named | None, store: StoreBuilder) -> KTable:
+        return self._add_named(self.builder.new_name(prefix, named), step, store)
+
+    def _add_named(
         self,
-        prefix: str,
-        step: DerivedStep,
-        named: Named | None,
-        store: str | None,
-        serdes: tuple[Serde | None, Serde | None],
-        materialized: Materialized | None,
+        name: str,
+        step: Step,
+        store: StoreBuilder,
+        parents: tuple[str, ...] = (),
+        is_connected: bool = True,
     ) -> KTable:
-        name = self.builder.new_name(prefix, named)
-        step.history = _is_versioned(materialized)
-        if store is not None:
-            self.builder.topology.add_state_store(table_store(store, *serdes, materialized))
-        self.builder.add_processor(name, step.node, (self.name,), () if store is None else (store,))
-        return KTable(self.builder, name, step, *serdes, self.grace)
-
-
-def _is_versioned(materialized: Materialized | None) -> bool:
-    return materialized is not None and materialized.kind == VERSIONED
-
-
-def _is_foreign(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether what was given to a join has a function that gives a foreign key."""
-    return "foreign_key_extractor" in options or sum(map(callable, arguments)) + ("joiner" in options) > 1
+        step.has_history = store.kind == VERSIONED
+        if store.name:
+            self.builder.topology.add_state_store(store)
+        stores = (store.name,) if store.name and is_connected else ()
+        self.builder.add_processor(name, step, parents or (self.name,), stores)
+        return KTable(self.builder, name, step, store.key_serde, store.value_serde, self.grace)

@@ -6,38 +6,38 @@ continues with the tasks that have its stores, whatever its other nodes are. A t
 stores or sub-topologies extends the file. One that removes a store, changes its kind, or combines
 or divides tasks is refused, because Spark's groups cannot be renamed.
 
-    format    2
-    id        of this state: names its folders on the disks of executors
-    width     partitions of Spark's shuffle
-    patterns  by source: the partitions that its topics had
-    sources   sub-topologies that Spark reads by a source of its own, by the topics they read
-    summed    whether Spark itself adds up the counts
-    tasks     by sub-topology: its stores, the topics it reads, the keys of its tasks by partition
+    format       3
+    application  the application's id, which is also the name of the folder
+    id           of this state: names its folders on the disks of executors
+    width        partitions of Spark's shuffle
+    patterns     by source: the partitions that its topics had
+    sources      of the query: "records", and "global" for global tables
+    tasks        by sub-topology: its stores, the topics it reads, the keys of its tasks by
+                 partition
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from kavka.pipeline.spark.files import AnyPath, replace_text
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.plan import Plan, TaskSlot, unused_keys
 from kavka.pipeline.streams.state_folder import create_own_folder
 from kavka.pipeline.streams.topology import Subtopology, Topology
 
-FORMAT = 2
+FORMAT = 3
 _FILE = "topology.json"
 _RESET = "give a new application.id, or run kafka-streams-application-reset and clean_up() to rebuild the state"
 
 Layout = Mapping[str, Any]
 
 
-def read_layout(folder: Path) -> Layout | None:
+def read_layout(folder: AnyPath) -> Layout | None:
     try:
         layout: Layout = json.loads((folder / _FILE).read_text())
     except FileNotFoundError:
@@ -46,60 +46,41 @@ def read_layout(folder: Path) -> Layout | None:
         raise StreamsException(f"{_FILE} in {folder} cannot be read: {error}; {_RESET}") from None
     if layout.get("format") != FORMAT:
         raise StreamsException(f"an earlier version of Kavka wrote the state in {folder}: {_RESET}")
+    owner = layout.get("application", folder.name)
+    if owner != folder.name:
+        raise StreamsException(f"the state in {folder} is of the application {owner}: {_RESET}")
     return layout
 
 
-def write_layout(folder: Path, layout: Layout) -> None:
+def write_layout(folder: AnyPath, layout: Layout) -> None:
     create_own_folder(folder)
-    temporary = folder / f"{_FILE}.tmp"
-    with temporary.open("w") as file:
-        json.dump(layout, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / _FILE)
+    replace_text(folder / _FILE, json.dumps({**layout, "application": folder.name}))
 
 
-def fit(
-    topology: Topology, plan: Plan, stored: Layout | None, native: Mapping[int, list[str]], summed: bool
-) -> tuple[Plan, Layout]:
-    """The plan with the tasks that have the state of its stores, and the layout to write. `native`
-    and `summed` are what Spark can do by itself; what it did not do before, it does not do now."""
+def fit(topology: Topology, plan: Plan, stored: Layout | None) -> tuple[Plan, Layout]:
+    """The plan with the tasks that have the state of its stores, and the layout to write."""
+    sources = ["records", "global"] if plan.globals else ["records"]
     try:
         entries = {} if stored is None else _matches(topology, plan, stored)
+        if stored is not None and stored["sources"] != sources:
+            raise StreamsException("it gains its first global table, or loses its last")
+        if stored is not None and bool(stored["tasks"]) != bool(plan.tasks):
+            raise StreamsException("it gains its first store, or loses its last")
     except StreamsException as error:
         raise StreamsException(f"the state is of another topology: {error}; {_RESET}") from None
-    if stored is not None and stored["summed"] and not summed:
-        raise StreamsException(
-            "Spark itself adds up the counts in the state, which these settings (no cache, a handler of processing "
-            "exceptions, an extractor of timestamps) or a step that needs the previous count (a filter) do not allow: "
-            f"undo the change, or {_RESET}"
-        )
-    sources = list(native.values()) if stored is None else stored["sources"]
-    missing = [topics for topics in sources if topics not in native.values()]
-    if missing:
-        raise StreamsException(
-            f"Spark itself ran the steps after the topics {missing} when the offsets were written, and cannot do so "
-            f"now: undo the change, or {_RESET}"
-        )
     tasks: list[TaskSlot] = []
     used = set() if stored is None else {key for entry in stored["tasks"] for key in entry["keys"]}
     for sub in plan.stateful:
         keys = entries[sub.id]["keys"] if sub.id in entries else unused_keys(_task_count(plan, sub), plan.width, used)
         used |= set(keys)
         tasks += [TaskSlot(key, sub.id, partition) for partition, key in enumerate(keys)]
-    plan = replace(
-        plan,
-        tasks=tuple(tasks),
-        native=tuple(sub for topics in sources for sub in native if native[sub] == topics),
-        summed=summed and (stored is None or stored["summed"]),
-    )
+    plan = replace(plan, tasks=tuple(tasks))
     layout = {
         "format": FORMAT,
         "id": uuid.uuid4().hex if stored is None else stored["id"],
         "width": plan.width,
         "patterns": {node.name: max(plan.partitions[topic] for topic in node.topics) for node in topology.patterns()},
         "sources": sources,
-        "summed": plan.summed,
         "tasks": [_entry(topology, plan, sub) for sub in plan.stateful],
     }
     return plan, layout
@@ -118,7 +99,7 @@ def _task_count(plan: Plan, sub: Subtopology) -> int:
 
 
 def _topics(sub: Subtopology) -> list[str]:
-    return sorted(source.told() for source in sub.sources)
+    return sorted(source.subscription() for source in sub.sources)
 
 
 def _kind(topology: Topology, store: str) -> list[Any]:

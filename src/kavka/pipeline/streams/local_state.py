@@ -9,7 +9,7 @@ overwrote, and `begin` returns the file to the version that Spark committed.
 
     state: version    marshalled (token, previous token, micro-batch, number of restores)
            undo       marshalled {map: {key: previous value or None}}
-           meta       what the task remembers beside its maps
+           meta       the task's state beside its maps
 
 The file is a cache. It is not flushed to disk, so a file of an earlier boot is not used: the folder
 has the boot's id in its path.
@@ -24,6 +24,7 @@ import fcntl
 import heapq
 import marshal
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -55,6 +56,19 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return str(int(time.time() - time.monotonic()))
+
+
+def executor_folder() -> Path:
+    """A folder on the disk of this executor: KAVKA_STATE_DIR (`spark.executorEnv.KAVKA_STATE_DIR`),
+    else the executor's own folder as the cluster manager sets it (standalone, YARN, Kubernetes),
+    which it deletes with the executor or the application."""
+    for name in ("KAVKA_STATE_DIR", "SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS"):
+        if os.environ.get(name):
+            scratch = os.environ[name].split("," if name != "SPARK_EXECUTOR_DIRS" else os.pathsep)[0]
+            break
+    else:
+        scratch = tempfile.gettempdir()
+    return Path(scratch) / f"kavka-streams-{os.getuid()}"
 
 
 def _db_name(name: str) -> bytes:
@@ -162,7 +176,7 @@ class LocalMap(_FileMap):
         self._unwritten = {}
 
     def restore(self, values: Values) -> None:
-        """Write values that are no changes of the micro-batch."""
+        """Write values that are not changes of the micro-batch."""
         transaction, db = self._transaction, self._db
         for key, value in values.items():
             if value is None:

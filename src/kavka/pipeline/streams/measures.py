@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from kavka.common.types import TopicPartition
 from kavka.jobs import INITIAL, offsets_between
+from kavka.pipeline.spark.files import AnyPath
 from kavka.pipeline.spark.offsets import from_checkpoint
 from kavka.pipeline.streams.progress import done, last_batch, source_lines
 
@@ -28,7 +28,7 @@ class Measures:
     """Of one KafkaStreams. `begin` is called before its first query; `knows_beginning` until it
     says so."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: AnyPath) -> None:
         self._checkpoint = checkpoint
         self._batch = -1
         self._began: Mapping[TopicPartition, int] | None = None
@@ -55,7 +55,7 @@ class Measures:
         return {"commit-total": batch - self._batch, "process-total": records}
 
 
-def _initial(checkpoint: Path) -> dict[TopicPartition, int] | None:
+def _initial(checkpoint: AnyPath) -> dict[TopicPartition, int] | None:
     found: dict[TopicPartition, int] = {}
     try:
         for line in source_lines(checkpoint, 0):

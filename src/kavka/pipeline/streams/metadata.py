@@ -1,5 +1,5 @@
-"""Where an application's stores and tasks are: Kafka's answers, for an application that one driver
-runs."""
+"""Metadata of an application's stores and tasks, in Kafka's types. One driver runs the
+application."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kavka.client.producer._append import murmur2
 from kavka.common.types import TopicPartition
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.plan import Plan
-from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.serdes import Serde, resolved
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.topology import Topology
 
 
 @dataclass(frozen=True)
 class HostInfo:
-    """What `application.server` says."""
+    """The host of `application.server`."""
 
     host: str
     port: int
 
     @staticmethod
     def of(settings: Settings) -> HostInfo:
-        given = str(settings.given.get("application.server") or "")
-        if not given:
+        server = str(settings.config.get("application.server") or "")
+        if not server:
             return HostInfo("unknown", -1)
-        host, _, port = given.rpartition(":")
+        host, _, port = server.rpartition(":")
         if not host or not port.isdigit():
-            raise StreamsException(f"application.server must be host:port, not {given!r}")
+            raise StreamsException(f"application.server must be host:port, not {server!r}")
         return HostInfo(host, int(port))
 
 
@@ -65,41 +65,45 @@ class ThreadMetadata:
 
 
 class Metadata:
-    """Of one start of an application."""
+    """The metadata of a running application."""
 
     def __init__(self, topology: Topology, plan: Plan, settings: Settings) -> None:
         self._topology, self._plan, self._settings = topology, plan, settings
         self._host = HostInfo.of(settings)
 
     def tasks(self) -> tuple[TaskMetadata, ...]:
-        """Of all sub-topologies, also of those that remember nothing."""
-        plan, found = self._plan, []
-        for sub in (*plan.stateless, *plan.feeding, *plan.stateful):
-            read: dict[int, set[TopicPartition]] = {}
-            for topic in (topic for source in sub.sources for topic in source.topics):
-                full = f"{self._settings.application_id}-{topic}" if topic in self._topology.internal_topics else topic
+        """The tasks of all sub-topologies, including stateless sub-topologies."""
+        plan, tasks = self._plan, []
+        for sub in sorted((*plan.stateless, *plan.feeding, *plan.stateful), key=lambda sub: sub.id):
+            partitions: dict[int, set[TopicPartition]] = {}
+            for topic in sub.topics:
+                is_internal = topic in self._topology.internal_topics
+                name = f"{self._settings.application_id}-{topic}" if is_internal else topic
                 for number in range(plan.partitions[topic]):
-                    read.setdefault(number, set()).add(TopicPartition(full, number))
-            found += [TaskMetadata(f"{sub.id}_{number}", frozenset(tps)) for number, tps in sorted(read.items())]
-        return tuple(sorted(found, key=lambda one: tuple(map(int, one.task_id.split("_")))))
+                    partitions.setdefault(number, set()).add(TopicPartition(name, number))
+            tasks += [
+                TaskMetadata(f"{sub.id}_{number}", frozenset(partitions[number])) for number in sorted(partitions)
+            ]
+        return tuple(tasks)
 
     def client(self) -> StreamsMetadata:
-        read = frozenset(tp for task in self.tasks() for tp in task.topic_partitions)
-        return StreamsMetadata(self._host, frozenset(self._topology.stores), read)
+        partitions = frozenset(partition for task in self.tasks() for partition in task.topic_partitions)
+        return StreamsMetadata(self._host, frozenset(self._topology.stores), partitions)
 
-    def for_key(self, store: str, key: Any, how: Serde | Callable[..., int | None] | None = None) -> KeyQueryMetadata:
+    def for_key(
+        self, store: str, key: Any, serde_or_partitioner: Serde | Callable[..., int | None] | None = None
+    ) -> KeyQueryMetadata:
         if store in self._topology.global_stores:
             return KeyQueryMetadata(self._host, -1)
-        sub = next((one for one in self._plan.stateful if store in one.stores), None)
+        sub = next((sub for sub in self._plan.stateful if store in sub.stores), None)
         if sub is None:
             raise InvalidStateStoreException(f"there is no store {store}")
         count = sum(slot.sub == sub.id for slot in self._plan.tasks)
-        if how is not None and not isinstance(how, Serde):
-            topic = next(topic for source in sub.sources for topic in source.topics)
-            chosen = how(topic, key, None, count)
-            if chosen is not None:
-                return KeyQueryMetadata(self._host, chosen)
-            how = None
-        serde = how or self._topology.stores[store].key_serde or self._settings.key_serde
-        data = serde.resolved(self._settings.key_serde, self._settings.value_serde).serialize(key)
+        serde = serde_or_partitioner if isinstance(serde_or_partitioner, Serde) else None
+        if serde_or_partitioner is not None and not isinstance(serde_or_partitioner, Serde):
+            partition = serde_or_partitioner(sub.topics[0], key, None, count)
+            if partition is not None:
+                return KeyQueryMetadata(self._host, partition)
+        serde = serde or self._topology.stores[store].key_serde
+        data = resolved(serde, self._settings.key_serde, self._settings.value_serde).serialize(key)
         return KeyQueryMetadata(self._host, (murmur2(data or b"") & 0x7FFFFFFF) % count)

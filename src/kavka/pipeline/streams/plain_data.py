@@ -1,7 +1,8 @@
-"""Numbers, text, bytes, lists, tuples and dictionaries as bytes, read without running any code.
+"""Serializes numbers, text, bytes, lists, tuples and dictionaries, and reads them without running
+code.
 
-The bytes are pickled, as earlier versions wrote them; reading refuses every class and function but
-bytearray, without which a pickle is data alone.
+The format is pickle, as in earlier versions. Reading refuses all classes and functions except
+bytearray, so that a pickle is only data.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from kavka.pipeline.streams.errors import StreamsException
 class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "bytearray"):
-            # What serializers may make, and is data too.
+            # A serializer may return it.
             return bytearray
         raise StreamsException(
-            f"the state has a {module}.{name} where only plain data may be: an earlier version wrote it, or somebody "
-            "else. Forget the state with clean_up()"
+            f"the state has a {module}.{name} instead of plain data: an earlier version or another program wrote it. "
+            "Delete the state with clean_up()"
         )
 
 
@@ -34,4 +35,4 @@ def loads(data: bytes) -> Any:
     except StreamsException:
         raise
     except Exception as error:
-        raise StreamsException(f"the state cannot be read: {error}. Forget it with clean_up()") from None
+        raise StreamsException(f"the state cannot be read: {error}. Delete it with clean_up()") from None

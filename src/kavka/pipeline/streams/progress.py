@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from pathlib import Path
 
 from kavka.client.admin import Admin
 from kavka.client.admin.types import OffsetSpec
 from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.files import AnyPath
 from kavka.pipeline.spark.offsets import from_checkpoint
 
 # Of a file of offsets: the version, and what the batch ran with. Then a line for each source, "-"
@@ -16,7 +16,7 @@ from kavka.pipeline.spark.offsets import from_checkpoint
 _HEAD = 2
 
 
-def done(checkpoint: Path) -> dict[TopicPartition, int]:
+def done(checkpoint: AnyPath) -> dict[TopicPartition, int]:
     """Up to where everything is read, worked on and written. `commits/N` is made when batch N is,
     and `offsets/N` says where it ends; Spark keeps many of both, and puts each into place whole."""
     batch = last_batch(checkpoint)
@@ -28,13 +28,13 @@ def done(checkpoint: Path) -> dict[TopicPartition, int]:
     return found
 
 
-def source_lines(checkpoint: Path, batch: int) -> list[str]:
+def source_lines(checkpoint: AnyPath, batch: int) -> list[str]:
     """Where a batch ends, by source, as JSON."""
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[_HEAD:]
     return [line for line in lines if line.startswith("{")]
 
 
-def last_batch(checkpoint: Path) -> int | None:
+def last_batch(checkpoint: AnyPath) -> int | None:
     """The last one that is done."""
     try:
         return max((int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdigit()), default=None)
@@ -42,7 +42,7 @@ def last_batch(checkpoint: Path) -> int | None:
         return None
 
 
-def has_begun(checkpoint: Path) -> bool:
+def has_begun(checkpoint: AnyPath) -> bool:
     """Whether it is decided where the first batch begins."""
     try:
         return any(one.name.isdigit() for one in (checkpoint / "offsets").iterdir())

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from kavka.client.admin import Admin
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.files import AnyPath
 from kavka.pipeline.streams.progress import done
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,9 @@ class Purge:
     """A thread that deletes every `interval` seconds what is done of `topics`, until it is
     stopped."""
 
-    def __init__(self, admin: Callable[[], Admin], topics: Collection[str], checkpoint: Path, interval: float) -> None:
+    def __init__(
+        self, admin: Callable[[], Admin], topics: Collection[str], checkpoint: AnyPath, interval: float
+    ) -> None:
         self._admin = admin
         self._topics = frozenset(topics)
         self._checkpoint = checkpoint

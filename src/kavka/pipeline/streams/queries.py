@@ -1,6 +1,6 @@
-"""Interactive queries: what a running application's stores hold.
+"""Interactive queries of the stores of a running application.
 
-A query sees the state as the last completed micro-batch left it.
+A query sees the state of the last completed micro-batch.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kavka.pipeline.spark.files import AnyPath, spark_uri
 from kavka.pipeline.streams.errors import InvalidStateStoreException
 from kavka.pipeline.streams.progress import last_batch
+from kavka.pipeline.streams.serdes import constant
 from kavka.pipeline.streams.state_map import Entry, MemoryMaps, MergedMap, OpenMap
 from kavka.pipeline.streams.stores import KEY_VALUE, SESSION, VERSIONED, WINDOW, Store, ValueAndTimestamp
 from kavka.pipeline.streams.topology import Topology
 from kavka.pipeline.streams.windows import Windowed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from kavka.pipeline.streams.local_state import StateVersion
     from kavka.pipeline.streams.workers import Job
@@ -31,32 +32,14 @@ class QueryableStoreType(NamedTuple):
 
 
 class QueryableStoreTypes:
-    """What `KafkaStreams.store` may be asked for."""
+    """The types of `KafkaStreams.store`. Values of timestamped stores are ValueAndTimestamp."""
 
-    @staticmethod
-    def key_value_store() -> QueryableStoreType:
-        return QueryableStoreType(KEY_VALUE, False)
-
-    @staticmethod
-    def timestamped_key_value_store() -> QueryableStoreType:
-        """Values are ValueAndTimestamp."""
-        return QueryableStoreType(KEY_VALUE, True)
-
-    @staticmethod
-    def window_store() -> QueryableStoreType:
-        return QueryableStoreType(WINDOW, False)
-
-    @staticmethod
-    def timestamped_window_store() -> QueryableStoreType:
-        return QueryableStoreType(WINDOW, True)
-
-    @staticmethod
-    def session_store() -> QueryableStoreType:
-        return QueryableStoreType(SESSION, False)
-
-    @staticmethod
-    def versioned_key_value_store() -> QueryableStoreType:
-        return QueryableStoreType(VERSIONED, False)
+    key_value_store = constant(QueryableStoreType(KEY_VALUE, False))
+    timestamped_key_value_store = constant(QueryableStoreType(KEY_VALUE, True))
+    window_store = constant(QueryableStoreType(WINDOW, False))
+    timestamped_window_store = constant(QueryableStoreType(WINDOW, True))
+    session_store = constant(QueryableStoreType(SESSION, False))
+    versioned_key_value_store = constant(QueryableStoreType(VERSIONED, False))
 
 
 @dataclass(frozen=True)
@@ -71,11 +54,11 @@ class StoreQueryParameters:
         return StoreQueryParameters(name, type)
 
     def with_partition(self, partition: int) -> StoreQueryParameters:
-        """Only what the task of this partition has."""
+        """Read only the task of this partition."""
         return replace(self, partition=partition)
 
     def enable_stale_stores(self) -> StoreQueryParameters:
-        """Also while the application does not run: what it left."""
+        """Read the last state also while the application does not run."""
         return replace(self, stale=True)
 
 
@@ -83,7 +66,7 @@ class StateReader:
     """Reads the stores of one application as the last completed micro-batch left them: from the
     files of its tasks where they are on this machine, otherwise from Spark's copy."""
 
-    def __init__(self, spark: SparkSession, folder: Path, job: Job) -> None:
+    def __init__(self, spark: SparkSession, folder: AnyPath, job: Job) -> None:
         self._spark, self._checkpoint, self._job = spark, folder / "checkpoint", job
         self._copies: dict[tuple[str, int | None], tuple[int, Store]] = {}
 
@@ -97,12 +80,11 @@ class StateReader:
         batch = last_batch(self._checkpoint)
         if batch is None:
             return self._store(name, MemoryMaps())
-        if self._job.plan.summed:
-            return self._copy(name, partition, batch, self._counts)
         folders = [self._job.task_folder(key) for key in tasks]
-        if all(map(StateFile.exists, folders)):
+        # On a cluster this machine may have files that another machine has continued.
+        if self._job.is_local and all(map(StateFile.exists, folders)):
             return self._store_in_files(name, [StateFile.open(folder).version(batch) for folder in folders])
-        return self._copy(name, partition, batch, self._logged)
+        return self._copy(name, partition, batch)
 
     def _store(self, name: str, open_map: OpenMap) -> Store:
         settings = self._job.settings
@@ -116,50 +98,31 @@ class StateReader:
         )
         return store
 
-    def _copy(
-        self,
-        name: str,
-        partition: int | None,
-        batch: int,
-        entries: Callable[[str, list[int], int, Store], Iterable[Entry]],
-    ) -> Store:
+    def _copy(self, name: str, partition: int | None, batch: int) -> Store:
         """The store with entries from Spark's copy. It is used until the next micro-batch."""
         copy = self._copies.get((name, partition))
         if copy is None or copy[0] != batch:
             store = self._store(name, MemoryMaps())
-            for key, value in entries(name, self._tasks(name, partition), batch, store):
+            for key, value in self._logged(name, self._tasks(name, partition), batch):
                 store.put_entry(key, value)
             copy = self._copies[name, partition] = (batch, store)
         return copy[1]
 
-    def _state(self, batch: int, **options: str) -> DataFrame:
-        reader = self._spark.read.format("statestore").option("path", str(self._checkpoint)).option("batchId", batch)
-        return reader.options(**options).load()
-
-    def _logged(self, name: str, tasks: list[int], batch: int, store: Store) -> Iterable[Entry]:
+    def _logged(self, name: str, tasks: list[int], batch: int) -> Iterable[Entry]:
+        reader = self._spark.read.format("statestore").options(path=spark_uri(self._checkpoint), batchId=batch)
         columns = "key.task AS task", "user_map_key.number AS number", "user_map_value.changes AS changes"
-        frame = self._state(batch, stateVarName="log").selectExpr(*columns)
+        frame = reader.option("stateVarName", "log").load().selectExpr(*columns)
         values: dict[bytes, bytes | None] = {}
         for segment in frame.where(frame.task.isin(tasks)).orderBy("task", "number").toLocalIterator():
             values.update(marshal.loads(segment.changes).get(name, {}))
         return [(key, value) for key, value in values.items() if value is not None]
-
-    def _counts(self, name: str, tasks: list[int], batch: int, store: Store) -> Iterable[Entry]:
-        from kavka.pipeline.streams.summing import state_columns
-
-        frame = state_columns(self._state(batch))
-        counted = frame.where(frame.task.isin(tasks)).select("key", "number", "time").toArrow()
-        for key, number, time in zip(*(column.to_pylist() for column in counted.columns), strict=True):
-            value = store._value_bytes(ValueAndTimestamp(number, time))
-            assert value is not None, "a count is never None"
-            yield key, value
 
     def _tasks(self, name: str, partition: int | None) -> list[int]:
         """The keys of the tasks that have the store. Every task has all global stores."""
         plan = self._job.plan
         if name in self._job.topology.global_stores:
             return [plan.tasks[0].key]
-        sub = next(one for one in plan.stateful if name in one.stores)
+        sub = next(sub for sub in plan.stateful if name in sub.stores)
         keys = [slot.key for slot in plan.tasks if slot.sub == sub.id and partition in (None, slot.partition)]
         if not keys:
             raise InvalidStateStoreException(f"The partition {partition} of the store {name} does not exist")
@@ -167,7 +130,7 @@ class StateReader:
 
 
 class _ReadOnly:
-    """`read` gives the store as it is now."""
+    """`read` returns the current store."""
 
     def __init__(self, name: str, read: Callable[[], Store], stamped: bool) -> None:
         self.name = name
@@ -177,11 +140,11 @@ class _ReadOnly:
     def _value(self, value: Any) -> Any:
         return value[0] if isinstance(value, ValueAndTimestamp) and not self._stamped else value
 
-    def _values(self, found: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        return ((key, self._value(value)) for key, value in found)
+    def _values(self, entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._value(value)) for key, value in entries)
 
-    def _backwards(self, found: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        return iter(list(self._values(found))[::-1])
+    def _backwards(self, entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        return iter(list(self._values(entries))[::-1])
 
 
 class ReadOnlyKeyValueStore(_ReadOnly):
@@ -191,7 +154,7 @@ class ReadOnlyKeyValueStore(_ReadOnly):
         return self._value(self._read().get(key))
 
     def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        """Both ends belong to it; None is no bound."""
+        """Both bounds are inclusive; None is no bound."""
         return self._values(self._read().range(first, last))
 
     def reverse_range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
@@ -212,13 +175,13 @@ class ReadOnlyKeyValueStore(_ReadOnly):
 
 
 class ReadOnlyWindowStore(_ReadOnly):
-    """Times are those of windows' starts, in ms."""
+    """Times are those of the starts of windows, in ms."""
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all
-        between."""
-        found = self._read().fetch(key, time_from, time_to)
-        return self._value(found) if time_to is None else self._values(found)
+        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of the
+        windows that start from `time_from` to `time_to`."""
+        result = self._read().fetch(key, time_from, time_to)
+        return self._value(result) if time_to is None else self._values(result)
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
         return self._values(self._read().backward_fetch(key, time_from, time_to))
@@ -253,9 +216,9 @@ class ReadOnlySessionStore(_ReadOnly):
 
     def fetch_range(self, first: Any, last: Any) -> Iterator[tuple[Windowed, Any]]:
         store = self._read()
-        low, high = store._key_bytes(first), store._key_bytes(last)
+        low, high = store.serialize_bound(first), store.serialize_bound(last)
         for session, value in store.all():
-            data = store._need_key(session.key)
+            data = store.serialize_key(session.key)
             if (low is None or data >= low) and (high is None or data <= high):
                 yield session, self._value(value)
 
@@ -279,19 +242,19 @@ _READERS: Mapping[str, type[_ReadOnly]] = {
 }
 
 
-def check_type(topology: Topology, name: str, wanted: QueryableStoreType) -> None:
-    """That there is such a store, and that it is of this type."""
+def check_type(topology: Topology, name: str, store_type: QueryableStoreType) -> None:
+    """Check that the store exists and is of this type."""
     builder = topology.stores.get(name)
     if builder is None:
         raise InvalidStateStoreException(
             f"Cannot get state store {name} because no such store is registered in the topology."
         )
-    if builder.kind != wanted.kind or (wanted.stamped and not builder.timestamped):
+    if builder.kind != store_type.kind or (store_type.stamped and not builder.timestamped):
         raise InvalidStateStoreException(
-            f"Cannot get state store {name} because the queryable store type {wanted.kind}"
-            f"{' with timestamps' if wanted.stamped else ''} does not accept the actual store type {builder.kind}."
+            f"Cannot get state store {name} because the queryable store type {store_type.kind}"
+            f"{' with timestamps' if store_type.stamped else ''} does not accept the actual store type {builder.kind}."
         )
 
 
-def read_only(name: str, wanted: QueryableStoreType, read: Callable[[], Store]) -> Any:
-    return _READERS[wanted.kind](name, read, wanted.stamped)
+def read_only(name: str, store_type: QueryableStoreType, read: Callable[[], Store]) -> Any:
+    return _READERS[store_type.kind](name, read, store_type.stamped)

@@ -1,4 +1,4 @@
-"""How keys and values become bytes and come back: Kafka's names and Kafka's bytes. No I/O."""
+"""Serializers and deserializers, with Kafka's names and formats. No I/O."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.windows import TimeWindow, Window, Windowed
+
+T = TypeVar("T")
 
 
 class Serde:
@@ -33,38 +36,51 @@ class Serde:
         return None if data is None else self._read(data)
 
     def resolved(self, default: Serde, other: Serde) -> Serde:
-        """The serde to use, where the application's default is this one; `other` is that of keys
-        where this is of values, and of values where this is of keys."""
+        """The serde to use, given the application's default. `other` is the default for values
+        where this serde is for keys, and the other way round."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Kafka's own are the same object wherever a topology is taken to."""
-        if _OWN.get(self.name) is self:
-            return _own, (self.name,)
+        """A serde of `Serdes` is the same object in every process."""
+        if _STANDARD.get(self.name) is self:
+            return _standard, (self.name,)
         return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return self.name
 
 
+def _standard(name: str) -> Serde:
+    return _STANDARD[name]
+
+
 class AroundDefault(Serde):
-    """Made of the application's default, which is not known before the application is."""
+    """A serde around the application's default, which is set later than the topology is built."""
 
     def __init__(self, wrap: Callable[[Serde], Serde], of_other: bool = False) -> None:
-        super().__init__("a serde around the default", _not_yet, _not_yet)
+        super().__init__("a serde around the default", _unresolved, _unresolved)
         self._wrap, self._of_other = wrap, of_other
 
     def resolved(self, default: Serde, other: Serde) -> Serde:
         return self._wrap(other if self._of_other else default)
 
 
-def _not_yet(value: Any) -> Any:
-    raise TypeError("the default serde is not known yet")
+def _unresolved(value: Any) -> Any:
+    raise TypeError("the application's default serde is not set yet")
+
+
+def wrapped(wrap: Callable[[Serde], Serde], inner: Serde | None, of_other: bool = False) -> Serde:
+    """The serde `wrap(inner)`; without `inner`, around the application's default."""
+    return AroundDefault(wrap, of_other) if inner is None else wrap(inner)
+
+
+def resolved(serde: Serde | None, default: Serde, other: Serde) -> Serde:
+    return (serde or default).resolved(default, other)
 
 
 def _text(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise TypeError("it is no text")
+        raise TypeError("it is not text")
     return value.encode()
 
 
@@ -74,125 +90,68 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
-class _Number:
-    """Reads and writes a number. It holds its format alone, since serdes are pickled with a
-    topology."""
-
-    def __init__(self, name: str, form: str) -> None:
-        self._name, self._form, self._size = name, form, struct.calcsize(form)
-
-    def write(self, value: Any) -> bytes:
-        return struct.pack(self._form, value)
-
-    def read(self, data: bytes) -> Any:
-        if len(data) != self._size:
-            raise ValueError(f"Size of data received by {self._name} is not {self._size}")
-        return struct.unpack(self._form, data)[0]
+def _boolean(value: Any) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError("it is not a bool")
+    return b"\x01" if value else b"\x00"
 
 
-def _numbers(name: str, form: str) -> Serde:
-    number = _Number(name, form)
-    return Serde(name, number.write, number.read)
+def _to_boolean(data: bytes) -> bool:
+    if bytes(data) not in (b"\x00", b"\x01"):
+        raise ValueError("a Boolean is one byte, 0 or 1")
+    return bytes(data) == b"\x01"
 
 
-def _void_write(value: Any) -> bytes:
+def _void(value: Any) -> bytes:
     raise ValueError("it is not None")
 
 
-def _void_read(data: bytes) -> Any:
+def _to_void(data: bytes) -> Any:
     raise ValueError("data should be null for Serdes.Void")
 
 
-def _json_write(value: Any) -> bytes:
+def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-_STRING = Serde("Serdes.String", _text, lambda data: data.decode())
-_BYTES = Serde("Serdes.ByteArray", _raw, bytes)
-_JSON = Serde("Serdes.Json", _json_write, json.loads)
-_UUID = Serde("Serdes.UUID", lambda value: str(uuid.UUID(str(value))).encode(), lambda data: uuid.UUID(data.decode()))
-_BOOLEAN = Serde(
-    "Serdes.Boolean", lambda value: b"\x01" if _is_bool(value) else b"\x00", lambda data: _to_bool(bytes(data))
-)
-_VOID = Serde("Serdes.Void", _void_write, _void_read)
-_SHORT = _numbers("Serdes.Short", ">h")
-_INTEGER = _numbers("Serdes.Integer", ">i")
-_LONG = _numbers("Serdes.Long", ">q")
-_FLOAT = _numbers("Serdes.Float", ">f")
-_DOUBLE = _numbers("Serdes.Double", ">d")
+def _uuid(value: Any) -> bytes:
+    return str(uuid.UUID(str(value))).encode()
 
 
-_OWN = {
-    one.name: one for one in (_STRING, _BYTES, _JSON, _UUID, _BOOLEAN, _VOID, _SHORT, _INTEGER, _LONG, _FLOAT, _DOUBLE)
-}
+def _to_uuid(data: bytes) -> uuid.UUID:
+    return uuid.UUID(data.decode())
 
 
-def _own(name: str) -> Serde:
-    return _OWN[name]
+def _number(name: str, form: str) -> Serde:
+    size = struct.calcsize(form)
+
+    def read(data: bytes) -> Any:
+        if len(data) != size:
+            raise ValueError(f"Size of data received by {name} is not {size}")
+        return struct.unpack(form, data)[0]
+
+    return Serde(name, partial(struct.pack, form), read)
 
 
-def _is_bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("it is no bool")
-    return value
-
-
-def _to_bool(data: bytes) -> bool:
-    if data not in (b"\x00", b"\x01"):
-        raise ValueError("a Boolean is one byte, 0 or 1")
-    return data == b"\x01"
+def constant(value: T) -> staticmethod[[], T]:
+    """A factory method, as Kafka's API has it, that always returns the same object."""
+    return staticmethod(lambda: value)
 
 
 class Serdes:
     """Kafka's serdes by Kafka's names, and Json for values without a schema."""
 
-    @staticmethod
-    def String() -> Serde:
-        return _STRING
-
-    @staticmethod
-    def Short() -> Serde:
-        return _SHORT
-
-    @staticmethod
-    def Integer() -> Serde:
-        return _INTEGER
-
-    @staticmethod
-    def Long() -> Serde:
-        return _LONG
-
-    @staticmethod
-    def Float() -> Serde:
-        return _FLOAT
-
-    @staticmethod
-    def Double() -> Serde:
-        return _DOUBLE
-
-    @staticmethod
-    def Boolean() -> Serde:
-        return _BOOLEAN
-
-    @staticmethod
-    def ByteArray() -> Serde:
-        return _BYTES
-
-    @staticmethod
-    def Bytes() -> Serde:
-        return _BYTES
-
-    @staticmethod
-    def UUID() -> Serde:
-        return _UUID
-
-    @staticmethod
-    def Void() -> Serde:
-        return _VOID
-
-    @staticmethod
-    def Json() -> Serde:
-        return _JSON
+    String = constant(Serde("Serdes.String", _text, lambda data: data.decode()))
+    Short = constant(_number("Serdes.Short", ">h"))
+    Integer = constant(_number("Serdes.Integer", ">i"))
+    Long = constant(_number("Serdes.Long", ">q"))
+    Float = constant(_number("Serdes.Float", ">f"))
+    Double = constant(_number("Serdes.Double", ">d"))
+    Boolean = constant(Serde("Serdes.Boolean", _boolean, _to_boolean))
+    ByteArray = Bytes = constant(Serde("Serdes.ByteArray", _raw, bytes))
+    UUID = constant(Serde("Serdes.UUID", _uuid, _to_uuid))
+    Void = constant(Serde("Serdes.Void", _void, _to_void))
+    Json = constant(Serde("Serdes.Json", _json, json.loads))
 
     @staticmethod
     def serde_from(serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any], name: str = "") -> Serde:
@@ -200,30 +159,26 @@ class Serdes:
         return Serde(name or getattr(serialize, "__qualname__", "a serde"), serialize, deserialize)
 
 
-_NAMES: dict[str, Callable[[], Serde]] = {
-    name.lower(): getattr(Serdes, name)
-    for name in (
-        "String", "Short", "Integer", "Long", "Float", "Double", "Boolean", "ByteArray", "Bytes", "UUID", "Void", "Json"
-    )
-}  # fmt: skip
+_BY_NAME: dict[str, Serde] = {name.lower(): getattr(Serdes, name)() for name in vars(Serdes) if name[0].isupper()}
+_STANDARD = {serde.name: serde for serde in _BY_NAME.values()}
 
 
 def serde_of(setting: Any, name: str) -> Serde:
-    """From what a configuration holds: a Serde, a name such as `String`, or Kafka's class name."""
+    """The serde of a setting: a Serde, a name such as `String`, or Kafka's class name."""
     if isinstance(setting, Serde):
         return setting
     if callable(setting):
         return serde_of(setting(), name)
-    short = str(setting).rsplit("$", 1)[-1].rsplit(".", 1)[-1].removesuffix("Serde").lower()
-    found = _NAMES.get(short)
-    if found is None:
-        raise StreamsException(f"{name}={setting} is no serde: give one of Serdes, or its name")
-    return found()
+    short_name = str(setting).rsplit("$", 1)[-1].rsplit(".", 1)[-1].removesuffix("Serde").lower()
+    serde = _BY_NAME.get(short_name)
+    if serde is None:
+        raise StreamsException(f"{name}={setting} is not a serde: set a serde of Serdes, or its name")
+    return serde
 
 
 class WindowedSerdes:
-    """Windowed keys as Kafka writes them to topics: the key, then the start (time windows), or end
-    and start (session windows)."""
+    """Windowed keys as Kafka writes them to topics: the key and the start (time windows), or the
+    key, the end and the start (session windows)."""
 
     @staticmethod
     def time_windowed_serde_from(inner: Serde, window_size: int) -> Serde:
@@ -249,9 +204,8 @@ class WindowedSerdes:
 
 
 class Change:
-    """What a table says when a key changes: its new value, and its old one where somebody
-    downstream needs it. It is not the `latest` where a versioned table got a value that is older
-    than the one it has."""
+    """A change of a key of a table: the new value, and the old value if a later operator needs it.
+    `latest` is False if a versioned table has a newer value of the key."""
 
     __slots__ = ("latest", "new", "old")
 
@@ -265,8 +219,8 @@ class Change:
 
 
 def change_serde(inner: Serde) -> Serde:
-    """Changes on their way through a repartition topic: the value and one byte, 1 for the new one,
-    0 for the old; with both, 2, the length of the new one, and both."""
+    """Changes in a repartition topic: the new value and the byte 1, or the old value and the byte
+    0, or the length of the new value, the new value, the old value and the byte 2."""
 
     def write(change: Change) -> bytes:
         new, old = inner.serialize(change.new), inner.serialize(change.old)
@@ -276,7 +230,7 @@ def change_serde(inner: Serde) -> Serde:
             return new + b"\x01"
         if old is not None:
             return old + b"\x00"
-        raise ValueError("a change with neither value")
+        raise ValueError("a change needs a new or an old value")
 
     def read(data: bytes) -> Change:
         kind, rest = data[-1], data[:-1]

@@ -1,8 +1,8 @@
-"""How many partitions the topics have that sinks write to: what a partitioner has to know.
+"""The partitions of the topics that sinks write to, for partitioners.
 
-A function may choose the topic of each record, so the number is looked up where the record is, with
-the first record of a topic, and again after `metadata.max.age.ms`. As with Kafka's producer, a
-topic that is missing is created where the brokers do that.
+A function may choose the topic of each record. So a worker looks up the number with the first
+record of a topic, and again after `metadata.max.age.ms`. As with Kafka's producer, brokers may
+create a missing topic.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kavka.pipeline.streams.settings import Settings
 
 
 class SinkPartitions:
-    """The numbers of one cluster, for one process. It connects with the first question."""
+    """Looks up partitions of a cluster. It connects with the first lookup."""
 
     def __init__(self, settings: Settings) -> None:
         self._age = settings.metadata_age / 1000
-        clients = {"bootstrap.servers": settings.bootstrap_servers, **settings.clients}
+        clients = settings.producer
         self._config = admin_settings(clients)
         if "max.block.ms" in clients:
             self._config["max.block.ms"] = clients["max.block.ms"]
@@ -58,8 +58,8 @@ _of_process: dict[tuple[int, str], SinkPartitions] = {}
 
 
 def sink_partitions(settings: Settings) -> SinkPartitions:
-    """The one of this process for these settings: tasks come and go with every micro-batch."""
-    key = os.getpid(), repr(sorted({"bootstrap.servers": settings.bootstrap_servers, **settings.clients}.items()))
+    """Shared by the tasks of this process, which are recreated with every micro-batch."""
+    key = os.getpid(), repr(sorted(settings.producer.items()))
     if key not in _of_process:
         _of_process[key] = SinkPartitions(settings)
     return _of_process[key]

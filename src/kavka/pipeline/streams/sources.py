@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kavka.client.admin import Admin
 from kavka.client.admin.types import OffsetSpec
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.offsets import DONE_BY_JOB
+from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.options import EARLIEST, LATEST, NONE
 from kavka.pipeline.streams.progress import ends
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.topology import SourceNode, Topology
@@ -30,34 +32,78 @@ def source_frame(
     begin: Mapping[TopicPartition, int],
     most: int | None,
     form: str = "kavka",
+    own: Collection[str] = (),
+    is_global: bool = False,
+    claim: str | None = None,
 ) -> DataFrame:
     """A stream of these topics (with their partitions), so many records at a time. What has no
-    state yet starts at `begin`, and where that says nothing, where the topics' policies say."""
+    state yet starts at `begin`, and where that says nothing, where the topics' policies say. `own`
+    are the application's topics: nothing of them is skipped. The stream ends when another driver
+    has a later claim."""
     options: dict[str, Any] = {
-        "kafka.bootstrap.servers": settings.bootstrap_servers,
         "subscribe": ",".join(sorted(topics)),
         "includeHeaders": "true",
         "groupIdCommit": settings.application_id,
         "startingOffsets": _starting(topics, policies, begin),
-        **{f"kafka.{name}": value for name, value in settings.clients.items()},
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "dataLossReset": json.dumps({topic: policies[topic] for topic in sorted(topics) if topic not in own}),
+        **{f"kafka.{name}": value for name, value in settings.consumer(is_global).items()},
     }
     if settings.exactly_once:
         options["kafka.isolation.level"] = "read_committed"
     if most is not None:
         options["maxOffsetsPerTrigger"] = most
+        options["maxBytesPerTrigger"] = settings.bytes_per_batch
+    if claim is not None:
+        options["driverClaim"] = claim
     return spark.readStream.format(form).options(**options).load()
 
 
 def _starting(topics: Mapping[str, int], policies: Mapping[str, str], begin: Mapping[TopicPartition, int]) -> str:
     chosen = {policies[topic] for topic in topics}
     if len(chosen) == 1 and not any(tp.topic in topics for tp in begin):
-        return chosen.pop()
-    at = {"earliest": _READ_ALL, "latest": _READ_NEW}
+        return LATEST if chosen == {LATEST} else EARLIEST
+    at = {EARLIEST: _READ_ALL, LATEST: _READ_NEW, NONE: _READ_ALL}
     return json.dumps(
         {
             topic: {str(n): begin.get(TopicPartition(topic, n), at[policies[topic]]) for n in range(count)}
             for topic, count in topics.items()
         }
+    )
+
+
+def check_reset(topics: Mapping[str, int], policies: Mapping[str, str], begin: Mapping[TopicPartition, int]) -> None:
+    """For an application without state: its group must have an offset for every partition of a
+    topic whose reset policy is none."""
+    for topic, count in sorted(topics.items()):
+        missing = [n for n in range(count) if TopicPartition(topic, n) not in begin]
+        if policies[topic] == NONE and missing:
+            raise StreamsException(
+                f"No valid committed offset found for input topic {topic} (partition {missing[0]}) and no valid reset "
+                "policy configured: set auto.offset.reset to earliest or latest, or set the group's offsets with "
+                "kavka consumer-groups --reset-offsets"
+            )
+
+
+def check_partitions(
+    counts: Mapping[str, int], read: Collection[TopicPartition], topics: Collection[str], settings: Settings
+) -> None:
+    """Refuse topics of stateful sub-topologies that have gained partitions since they were `read`:
+    the same key is in another partition now, and its state in another task."""
+    previous: dict[str, int] = {}
+    for tp in read:
+        previous[tp.topic] = max(previous.get(tp.topic, 0), tp.partition + 1)
+    for topic in sorted(topics):
+        if topic in previous and topic in counts and counts[topic] != previous[topic]:
+            raise StreamsException(partitions_changed(topic, previous[topic], counts[topic], settings))
+
+
+def partitions_changed(topic: str, before: int, now: int, settings: Settings) -> str:
+    return (
+        f"the topic {topic} had {before} partitions and has {now}, so keys have moved and the state must be rebuilt: "
+        f"kavka streams-application-reset --bootstrap-server {settings.bootstrap_servers} --application-id "
+        f"{settings.application_id} --input-topics {topic} (and the other input topics), then clean_up() or "
+        "kavka pipeline run --clean-up"
     )
 
 
@@ -86,16 +132,28 @@ def set_by_others(admin: Admin, topology: Topology, settings: Settings) -> dict[
     return {tp: min(at, seen[tp]) for tp, at in found.items() if first[tp].offset <= at <= last[tp]}
 
 
+def offsets_of_time(admin: Admin, topology: Topology, timestamp: int, settings: Settings) -> dict[TopicPartition, int]:
+    """Of the user's topics: the first record of this time or later, or the end. Global tables are
+    read from the beginning."""
+    subs = [sub for sub in topology.subtopologies() if not sub.global_]
+    topics = {topic for sub in subs for source in sub.sources for topic in source.topics}
+    last = ends(admin, topics - set(topology.internal_topics), settings.reads_committed)
+    at = admin.list_offsets(dict.fromkeys(last, OffsetSpec.for_timestamp(timestamp)), timeout=_TIMEOUT)
+    return {tp: end if at[tp].offset < 0 else min(at[tp].offset, end) for tp, end in last.items()}
+
+
 def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
     """Where reading begins, by topic, when there is no state yet. The application's own topics hold
-    nothing then but what was left when the state was forgotten, and that would count twice."""
+    nothing then but what was left when the state was forgotten, and that would count twice. Global
+    tables are always read from the beginning, as in Kafka."""
     found = {}
+    global_sources = {source.name for sub in topology.subtopologies() if sub.global_ for source in sub.sources}
     for node in topology.nodes.values():
         if not isinstance(node, SourceNode):
             continue
         for topic in node.topics:
             if topic in topology.internal_topics:
-                found[f"{settings.application_id}-{topic}"] = "latest"
+                found[f"{settings.application_id}-{topic}"] = LATEST
             else:
-                found[topic] = node.reset_policy or settings.reset
+                found[topic] = EARLIEST if node.name in global_sources else node.reset_policy or settings.reset
     return found

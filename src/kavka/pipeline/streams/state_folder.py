@@ -3,7 +3,8 @@
 State may hold pickled objects of the user's (`suppress`, joins with a grace period), which run code
 when they are read. So a folder that another user has made or may write to is refused. In a folder
 that all users may write to, such as /tmp, that holds for every level below it: there anybody can
-create the next one, or a symbolic link.
+create the next one, or a symbolic link. On other file systems (`s3a://`, `hdfs://`) their access
+rules protect the state, and folders need not be created.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from kavka.pipeline.spark.files import AnyPath, check_accessible
 from kavka.pipeline.streams.errors import StreamsException
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40
 
 
-def create_own_folder(folder: Path) -> None:
+def create_own_folder(folder: AnyPath) -> None:
     """Create what is missing of a folder, for this user alone, and check what is there."""
-    _walk(folder, create=True)
+    if isinstance(folder, Path):
+        _walk(folder, create=True)
+    else:
+        check_accessible(folder)
 
 
-def check_own_folder(folder: Path) -> None:
+def check_own_folder(folder: AnyPath) -> None:
     """Check a folder, or as much as there is of it."""
-    _walk(folder, create=False)
+    if isinstance(folder, Path):
+        _walk(folder, create=False)
 
 
 def _walk(folder: Path, create: bool, links: int = 0) -> None:

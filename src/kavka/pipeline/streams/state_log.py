@@ -23,8 +23,8 @@ _SMALL_LOG = 1 << 20
 
 @dataclass
 class LogPosition:
-    """What Spark stores beside the log: the numbers of its segments, its size, and the size of the
-    entries that are live."""
+    """The numbers of the segments, the size of the log, and the size of its live entries. Spark
+    stores it with the log."""
 
     first: int = 0
     next: int = 0
@@ -77,7 +77,7 @@ class StateLog:
         return count
 
     def _clean_first(self, state: LocalState) -> None:
-        """Copy the entries of the first segment that are still the state's to the end of the log.
+        """Copy the entries of the first segment that the state still has to the end of the log.
         A removed entry is not copied: no earlier segment has it."""
         changes, size = self._read(self.position.first)
         live: dict[str, Values] = {}

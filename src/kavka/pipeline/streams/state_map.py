@@ -1,4 +1,4 @@
-"""Ordered maps from bytes to bytes: where stores keep their entries.
+"""Ordered maps from bytes to bytes, for the entries of stores.
 
 Spark's tasks use `LocalMap` (`local_state.py`), on disk. `MemoryMap` serves the test driver and
 queries.
@@ -65,7 +65,7 @@ class MemoryMap:
 
 
 class MergedMap:
-    """The entries of several maps, to be read."""
+    """The entries of several maps, read-only."""
 
     def __init__(self, maps: Sequence[StateMap]) -> None:
         self._maps = maps

@@ -1,6 +1,6 @@
-"""State stores: what a task remembers between records.
+"""State stores.
 
-A store serializes keys and values, as Kafka's stores do, and keeps them in a `StateMap`: entries in
+A store serializes keys and values, as Kafka's stores do, and has them in a `StateMap`: entries in
 the order of their keys' bytes. The entries and the store's `position` are all that survives a
 micro-batch. One thread at a time uses a store.
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.options import check_name
-from kavka.pipeline.streams.serdes import Serde, Serdes
+from kavka.pipeline.streams.serdes import Serde, Serdes, resolved
 from kavka.pipeline.streams.state_map import MemoryMaps, OpenMap, StateMap, after_prefix
 from kavka.pipeline.streams.windows import Duration, TimeWindow, Window, Windowed, millis
 
@@ -40,8 +40,7 @@ class ValueAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True)
 class StoreBuilder:
-    """What a store will be. `key_serde` and `value_serde` of None stand for the application's
-    defaults."""
+    """The description of a store. A serde of None is the application's default."""
 
     kind: str
     name: str
@@ -63,22 +62,19 @@ class StoreBuilder:
         return self
 
     def with_logging_disabled(self) -> StoreBuilder:
-        """There are no changelog topics here: every store is kept in the checkpoint."""
+        """There are no changelog topics: the checkpoint has the changes of every store."""
         return self
 
     def build(self, key_default: Serde, value_default: Serde, open_map: OpenMap | None = None) -> Store:
-        key_serde, value_serde = self.key_serde or key_default, self.value_serde or value_default
-        key_serde = key_serde.resolved(key_default, value_default)
-        from kavka.pipeline.streams.kinds import KINDS
+        from kavka.pipeline.streams.versioned import STORE_CLASSES
 
-        return KINDS[self.kind](
-            self, key_serde, value_serde.resolved(value_default, key_default), open_map or MemoryMaps()
-        )
+        key_serde = resolved(self.key_serde, key_default, value_default)
+        value_serde = resolved(self.value_serde, value_default, key_default)
+        return STORE_CLASSES[self.kind](self, key_serde, value_serde, open_map or MemoryMaps())
 
 
 class Stores:
-    """Kafka's factory of stores. They are all kept the same way: persistent and in-memory ones do
-    not differ."""
+    """Kafka's factory of stores. Persistent and in-memory stores do not differ here."""
 
     @staticmethod
     def persistent_key_value_store(name: str) -> StoreBuilder:
@@ -94,10 +90,10 @@ class Stores:
     def persistent_window_store(
         name: str, retention: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> StoreBuilder:
-        kept, size = millis(retention, "the retention"), millis(window_size, "the size of windows")
-        if kept < size:
+        period, size = millis(retention, "the retention"), millis(window_size, "the size of windows")
+        if period < size:
             raise TopologyException(f"The retention period of the window store {name} must be no smaller than its size")
-        return StoreBuilder(WINDOW, check_name(name), retention=kept, window_size=size, duplicates=retain_duplicates)
+        return StoreBuilder(WINDOW, check_name(name), retention=period, window_size=size, duplicates=retain_duplicates)
 
     in_memory_window_store = persistent_window_store
 
@@ -111,12 +107,12 @@ class Stores:
     def persistent_versioned_key_value_store(
         name: str, history_retention: Duration, segment_interval: Duration | None = None
     ) -> StoreBuilder:
-        """Values with the times from which they hold; those of up to `history_retention` ago can be
-        had. Kept version by version: `segment_interval` has no meaning here."""
-        kept = millis(history_retention, "the history retention")
-        if kept < 0:
+        """A store with all versions of the last `history_retention`. `segment_interval` has no
+        effect."""
+        retention = millis(history_retention, "the history retention")
+        if retention < 0:
             raise TopologyException("historyRetention cannot be negative")
-        return StoreBuilder(VERSIONED, check_name(name), retention=kept)
+        return StoreBuilder(VERSIONED, check_name(name), retention=retention)
 
     @staticmethod
     def key_value_store_builder(supplier: StoreBuilder, key_serde: Serde, value_serde: Serde) -> StoreBuilder:
@@ -131,31 +127,28 @@ class Stores:
     window_store_builder = key_value_store_builder
     session_store_builder = key_value_store_builder
     versioned_key_value_store_builder = key_value_store_builder
-
-    @staticmethod
-    def timestamped_window_store_builder(supplier: StoreBuilder, key_serde: Serde, value_serde: Serde) -> StoreBuilder:
-        return replace(supplier, key_serde=key_serde, value_serde=value_serde, timestamped=True)
+    timestamped_window_store_builder = timestamped_key_value_store_builder
 
 
 class Store:
-    """What all stores have. `open_map` opens a map of the task's state by its name."""
+    """`open_map` opens a map of the task's state by its name."""
 
     observed = -1
-    """The highest time that the store has seen. It is part of the position of stores by time."""
+    """The highest time that was put, in stores that have times."""
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
         self.builder = builder
         self.name = builder.name
         self.open_map = open_map
         self._map: StateMap = open_map(builder.name)
-        self._key_bytes, self._key = key_serde.serialize, key_serde.deserialize
-        self._value_bytes, self._value = value_serde.serialize, value_serde.deserialize
+        self.serialize_bound, self.deserialize_key = key_serde.serialize, key_serde.deserialize
+        self.serialize_value, self.deserialize_value = value_serde.serialize, value_serde.deserialize
         if builder.timestamped:
-            self._plain_bytes, self._plain = self._value_bytes, self._value
-            self._value_bytes, self._value = self._stamped_bytes, self._stamped
+            self._serialize_plain, self._deserialize_plain = value_serde.serialize, value_serde.deserialize
+            self.serialize_value, self.deserialize_value = self._serialize_stamped, self._deserialize_stamped
 
     def position(self) -> tuple[int, ...]:
-        """Numbers of the store that survive with its entries."""
+        """Numbers that are saved with the entries."""
         return (self.observed,)
 
     def resume(self, position: tuple[int, ...]) -> None:
@@ -180,46 +173,48 @@ class Store:
     def flush(self) -> None:
         """Kafka's stores have this method. The task commits the changes of its stores."""
 
-    def _stamped_bytes(self, value: ValueAndTimestamp | None) -> bytes | None:
+    def _serialize_stamped(self, value: ValueAndTimestamp | None) -> bytes | None:
         if value is None or value[0] is None:
             return None
-        data = self._plain_bytes(value[0])
+        data = self._serialize_plain(value[0])
         return None if data is None else STAMP.pack(value[1]) + data
 
-    def _stamped(self, data: bytes | None) -> ValueAndTimestamp | None:
-        return None if data is None else ValueAndTimestamp(self._plain(data[8:]), STAMP.unpack_from(data)[0])
-
-    def _need_key(self, key: Any) -> bytes:
-        data = self._key_bytes(key)
+    def _deserialize_stamped(self, data: bytes | None) -> ValueAndTimestamp | None:
         if data is None:
-            raise StreamsException(f"the store {self.name} has no key None")
+            return None
+        return ValueAndTimestamp(self._deserialize_plain(data[8:]), STAMP.unpack_from(data)[0])
+
+    def serialize_key(self, key: Any) -> bytes:
+        data = self.serialize_bound(key)
+        if data is None:
+            raise StreamsException(f"a key of the store {self.name} cannot be None")
         return data
 
 
 class KeyValueStore(Store):
     def get(self, key: Any) -> Any:
-        return self._value(self._map.get(self._need_key(key)))
+        return self.deserialize_value(self._map.get(self.serialize_key(key)))
 
     def put(self, key: Any, value: Any) -> None:
-        self._map.put(self._need_key(key), self._value_bytes(value))
+        self._map.put(self.serialize_key(key), self.serialize_value(value))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        found = self.get(key)
-        if found is None:
+        stored = self.get(key)
+        if stored is None:
             self.put(key, value)
-        return found
+        return stored
 
     def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
         for key, value in entries:
             self.put(key, value)
 
     def delete(self, key: Any) -> Any:
-        found = self.get(key)
+        stored = self.get(key)
         self.put(key, None)
-        return found
+        return stored
 
     def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        """Both ends belong to it; None is no bound. In the order of the keys' bytes, as in
+        """Both bounds are inclusive; None is no bound. The order is that of the keys' bytes, as in
         Kafka."""
         return self._between(first, last, False)
 
@@ -233,17 +228,17 @@ class KeyValueStore(Store):
         return self._between(None, None, True)
 
     def prefix_scan(self, prefix: Any, serialize: Callable[[Any], bytes | None] | None = None) -> Iterator[Any]:
-        start = (serialize or self._key_bytes)(prefix) or b""
+        start = (serialize or self.serialize_bound)(prefix) or b""
         for data, value in self._map.scan(start, after_prefix(start)):
-            yield self._key(data), self._value(value)
+            yield self.deserialize_key(data), self.deserialize_value(value)
 
     def approximate_num_entries(self) -> int:
         return len(self._map)
 
     def _between(self, first: Any, last: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
-        low, high = self._key_bytes(first), self._key_bytes(last)
+        low, high = self.serialize_bound(first), self.serialize_bound(last)
         for data, value in self._map.scan(low or b"", None if high is None else high + b"\0", reverse):
-            yield self._key(data), self._value(value)
+            yield self.deserialize_key(data), self.deserialize_value(value)
 
 
 class SegmentedStore(Store):
@@ -321,7 +316,7 @@ class WindowStore(SegmentedStore):
         self.observed, self._sequence = position
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
-        data, new = self._need_key(key), self._value_bytes(value)
+        data, new = self.serialize_key(key), self.serialize_value(value)
         if not self._observe(window_start):
             return
         sequence = 0
@@ -332,24 +327,27 @@ class WindowStore(SegmentedStore):
         self._map.put(self._entry_key(data, window_start, sequence), new)
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all
-        between."""
-        data = self._need_key(key)
+        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of the
+        windows that start from `time_from` to `time_to`."""
+        data = self.serialize_key(key)
         if time_to is None:
             if time_from <= self.observed - self.builder.retention:
                 return None
-            return self._value(self._map.get(self._entry_key(data, time_from, 0)))
+            return self.deserialize_value(self._map.get(self._entry_key(data, time_from, 0)))
         return self._between(data, time_from, time_to, False)
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
-        return self._between(self._need_key(key), time_from, time_to, True)
+        return self._between(self.serialize_key(key), time_from, time_to, True)
 
     def fetch_range(self, first: Any, last: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
-        low, high = self._key_bytes(first), self._key_bytes(last)
+        low, high = self.serialize_bound(first), self.serialize_bound(last)
         size = self.builder.window_size
         for data, start, _, value in self._live_entries():
             if (low is None or data >= low) and (high is None or data <= high) and time_from <= start <= time_to:
-                yield Windowed(self._key(data), TimeWindow(start, start + size)), self._value(value)
+                yield (
+                    Windowed(self.deserialize_key(data), TimeWindow(start, start + size)),
+                    self.deserialize_value(value),
+                )
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
         return self.fetch_range(None, None, time_from, time_to)
@@ -359,7 +357,7 @@ class WindowStore(SegmentedStore):
 
     def _between(self, data: bytes, time_from: int, time_to: int, reverse: bool) -> Iterator[tuple[int, Any]]:
         for start, _, value in self._entries_of(data, time_from, time_to, reverse):
-            yield start, self._value(value)
+            yield start, self.deserialize_value(value)
 
 
 class SessionStore(SegmentedStore):
@@ -368,37 +366,37 @@ class SessionStore(SegmentedStore):
     SUFFIX = _SPAN
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-        for end, start, value in self._entries_of(self._need_key(key), earliest_end, _END_OF_TIME):
+        for end, start, value in self._entries_of(self.serialize_key(key), earliest_end, _END_OF_TIME):
             if start <= latest_start:
-                yield Windowed(key, Window(start, end)), self._value(value)
+                yield Windowed(key, Window(start, end)), self.deserialize_value(value)
 
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
         return self.find_sessions(key, 0, _END_OF_TIME)
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
-        return self._value(self._map.get(self._entry_key(self._need_key(key), end, start)))
+        return self.deserialize_value(self._map.get(self._entry_key(self.serialize_key(key), end, start)))
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         for data, end, start, value in self._live_entries():
-            yield Windowed(self._key(data), Window(start, end)), self._value(value)
+            yield Windowed(self.deserialize_key(data), Window(start, end)), self.deserialize_value(value)
 
     def put(self, session: Windowed, value: Any) -> None:
-        data, new = self._need_key(session.key), self._value_bytes(value)
+        data, new = self.serialize_key(session.key), self.serialize_value(value)
         start, end = session.window.start, session.window.end
         if self._observe(end):
             self._map.put(self._entry_key(data, end, start), new)
 
     def remove(self, session: Windowed) -> None:
-        self._map.put(self._entry_key(self._need_key(session.key), session.window.end, session.window.start), None)
+        self._map.put(self._entry_key(self.serialize_key(session.key), session.window.end, session.window.start), None)
 
 
 class BufferStore(KeyValueStore):
-    """Entries in the order of a time that begins their key (8 bytes): what `suppress` and outer
-    joins hold back. `size` is that of all entries in bytes."""
+    """The buffer of `suppress` and of joins. Its keys begin with a time (8 bytes)."""
 
     size = 0
+    """Of all entries, in bytes."""
     number = 0
-    """How many entries were ever put: a number for the next one."""
+    """How many entries were put: a unique number for the next entry."""
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
         super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray(), open_map)
@@ -419,5 +417,5 @@ class BufferStore(KeyValueStore):
         super().put(key, value)
 
     def first(self) -> bytes | None:
-        """The key that is first in time."""
+        """The key with the earliest time."""
         return next((key for key, _ in self._map.scan()), None)

@@ -1,4 +1,4 @@
-"""`KTable.suppress`: changes held back until a window closes, or for a time."""
+"""`KTable.suppress`: buffers changes until their window closes, or for a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Getter, Step
 from kavka.pipeline.streams.windows import Suppressed, Windowed
 
-_AT = struct.Struct(">q")
+_TIME = struct.Struct(">q")
 
 
 def _sortable(key: Any) -> bytes:
-    """A key as bytes, so that those of one time are told in the order of their bytes."""
+    """The key's bytes: changes of one time are forwarded in the order of their keys' bytes."""
     if isinstance(key, Windowed):
         return _sortable(key.key) + struct.pack(">qq", key.window.start, key.window.end)
     return key.encode() if isinstance(key, str) else key if isinstance(key, bytes) else pickle.dumps(key)
@@ -27,23 +27,23 @@ class SuppressStep(Step):
     def __init__(self, parent: Step, suppressed: Suppressed, grace: int, store: str) -> None:
         super().__init__(store)
         self.parent, self.suppressed, self.grace = parent, suppressed, grace
-        parent.enable_old()
+        parent.enable_sending_old_values()
 
-    def enable_old(self, force: bool = True) -> bool:
-        self.send_old = self.parent.enable_old(force)
-        return self.send_old
+    def enable_sending_old_values(self, force: bool = True) -> bool:
+        self.sends_old_values = self.parent.enable_sending_old_values(force)
+        return self.sends_old_values
 
     def getter(self, task: Task) -> Getter:
-        """What was told last of a key: what it was before it was held back, if it is; otherwise
-        what the table says."""
-        parent = self.parent.getter(task)
-        buffer = next(one for one in task.nodes if isinstance(one, Suppress) and one.step is self)
+        """Looks up the value that was forwarded last: the value before the buffered change, or the
+        parent's value if no change is buffered."""
+        parent_value = self.parent.getter(task)
+        buffer = next(node for node in task.nodes if isinstance(node, _Suppress) and node.step is self)
 
         def get(key: Any) -> ValueAndTimestamp | None:
-            held = buffer.before(key)
-            if held is None:
-                return parent(key)
-            return None if held[0] is None else ValueAndTimestamp(held[0], -1)
+            change = buffer.buffered(key)
+            if change is None:
+                return parent_value(key)
+            return None if change.old is None else ValueAndTimestamp(change.old, -1)
 
         return get
 
@@ -52,14 +52,14 @@ class SuppressStep(Step):
         return (self.store, *self.parent.getter_stores())
 
     def node(self) -> Node:
-        return Suppress(self)
+        return _Suppress(self)
 
 
-class Suppress(Node):
-    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was
-    first held back, and the map `_where` has that entry for the key. Keys and values are pickled
-    there: they may be any objects, which no serde need fit. `state_folder.py` has what makes that
-    safe."""
+class _Suppress(Node):
+    """The buffer is a store in the order of time. A key has at most one entry, at the time of its
+    first buffered change; the map `_entries` has the entry of each key. Keys and values are
+    pickled, because they may be any objects that no serde fits. `state_folder.py` describes what
+    makes that safe."""
 
     def __init__(self, step: SuppressStep) -> None:
         self.step = step
@@ -68,47 +68,49 @@ class Suppress(Node):
 
     def init(self) -> None:
         self._store = self.task.store(self.step.store or "")
-        self._where = self._store.open_map(f"{self.step.store} keys")
+        self._entries = self._store.open_map(f"{self.step.store} keys")
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         self.observed = max(self.observed, timestamp)
-        self._hold(key, value, timestamp, headers)
-        self._tell()
+        self._buffer(key, value, timestamp, headers)
+        self._forward_due()
 
-    def before(self, key: Any) -> tuple[Any] | None:
-        """What a key that is held back was before; None if it is not held back."""
-        entry = self._where.get(pickle.dumps(key))
-        return None if entry is None else (pickle.loads(self._store.get(entry))[2],)
+    def buffered(self, key: Any) -> Change | None:
+        entry = self._entries.get(pickle.dumps(key))
+        if entry is None:
+            return None
+        _, new, old, _, _ = pickle.loads(self._store.get(entry))
+        return Change(new, old)
 
-    def _hold(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        ident = pickle.dumps(key)
-        entry = self._where.get(ident)
+    def _buffer(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        key_data = pickle.dumps(key)
+        entry = self._entries.get(key_data)
         old = value.old
         if entry is None:
             time = key.window.end if self._final and isinstance(key, Windowed) else timestamp
-            entry = _AT.pack(time) + _sortable(key)
-            self._where.put(ident, entry)
+            entry = _TIME.pack(time) + _sortable(key)
+            self._entries.put(key_data, entry)
         else:
             old = pickle.loads(self._store.get(entry))[2]
-        self._store.put(entry, pickle.dumps((ident, value.new, old, timestamp, headers)))
+        self._store.put(entry, pickle.dumps((key_data, value.new, old, timestamp, headers)))
 
-    def _tell(self) -> None:
+    def _forward_due(self) -> None:
         buffer = self.step.suppressed.buffer
         limit = self.observed - self._wait
         while (entry := self._store.first()) is not None:
-            full = (buffer.max_records_ is not None and len(self._where) > buffer.max_records_) or (
+            is_full = (buffer.max_records_ is not None and len(self._entries) > buffer.max_records_) or (
                 buffer.max_bytes_ is not None and self._store.size > buffer.max_bytes_
             )
-            due = _AT.unpack_from(entry)[0] <= limit
-            if not due and not full:
+            is_due = _TIME.unpack_from(entry)[0] <= limit
+            if not is_due and not is_full:
                 return
-            if not due and buffer.when_full == "fail":
+            if not is_due and buffer.when_full == "fail":
                 raise StreamsException(
                     f"{self.name} buffer exceeded its max capacity ({buffer.max_records_} records, "
                     f"{buffer.max_bytes_} bytes)"
                 )
-            ident, new, old, timestamp, headers = pickle.loads(self._store.get(entry))
+            key_data, new, old, timestamp, headers = pickle.loads(self._store.get(entry))
             self._store.put(entry, None)
-            self._where.put(ident, None)
+            self._entries.put(key_data, None)
             if new is not None or not self._final:
-                self.forward(pickle.loads(ident), Change(new, old), timestamp, headers)
+                self.forward(pickle.loads(key_data), Change(new, old), timestamp, headers)

@@ -1,45 +1,48 @@
-"""The steps of tables: what each is while a topology is built (a Step), and at work (a Node).
+"""The operators of tables: steps, and the nodes that run them.
 
-A step knows whether somebody downstream needs old values (`send_old`) and where its table's values
-can be had: in its own store, or worked out from its parent's. Both may change until the topology is
-built, never after.
+A step has a store, or computes its table's values from its parent's. It sends old values with its
+changes if an operator after it needs them. Both may change while the topology is built, not after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kavka.pipeline.streams.engine import Headers, Node, Task
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import VERSIONED, ValueAndTimestamp
+from kavka.pipeline.streams.topology import Operator
 from kavka.pipeline.streams.versioned import VersionedStore
 
-# Of a key, the value with its time; of a versioned table also of a key and a time.
+# Returns the value of a key with its time; of a versioned table also for a key and a time.
 Getter = Callable[..., ValueAndTimestamp | None]
 
 
-class Step:
-    """A table. `store` is the name of its own store, if it has one; with `history` it is a
-    versioned one."""
+class Step(Operator):
+    """The operator of a table. `store` is the name of its store, if it has one; with `has_history`
+    that store is versioned."""
 
-    history = False
+    has_history = False
+    may_cache = True
+    """If False, its node forwards every change, and the next node caches."""
 
     def __init__(self, store: str | None = None) -> None:
         self.store = store
-        self.send_old = False
+        self.sends_old_values = False
 
     def is_versioned(self) -> bool:
-        return self.history
+        return self.has_history
 
     def node(self) -> Node:
         raise NotImplementedError
 
-    def enable_old(self, force: bool = True) -> bool:
-        """Old values are to be told; with `force` off only if no store has to be made for that.
-        Whether they are."""
-        self.send_old = True
+    def enable_sending_old_values(self, force: bool = True) -> bool:
+        """Return whether the step sends old values from now on. Without `force` it does so only if
+        no store has to be added for it."""
+        self.sends_old_values = True
         return True
 
     def getter(self, task: Task) -> Getter:
@@ -53,78 +56,68 @@ class Step:
 
 
 class TableNode(Node):
-    """Tells changes on: at once, or at the end of a micro-batch the last of each key. Where it
-    `holds` nothing back, somebody after it does."""
+    """Updates the store and forwards changes: at once, or with caching at the end of the
+    micro-batch, where a key's changes are merged."""
 
-    holds = True
-
-    def __init__(self, store: str | None, send_old: bool) -> None:
-        self._store_name, self._send_old = store, send_old
-
-    @property
-    def sends_old(self) -> bool:
-        """Whether somebody is told what a value was before."""
-        return self._send_old
+    def __init__(self, step: Step) -> None:
+        self._store_name, self._sends_old_values = step.store, step.sends_old_values
+        self._may_cache = step.may_cache
 
     def init(self) -> None:
         self.store = None if self._store_name is None else self.task.store(self._store_name)
-        self._versioned = self.store is not None and self.store.builder.kind == VERSIONED
-        caching = self.holds and self.task.caching and self.store is not None and self.store.builder.caching
-        self._held: dict[Any, tuple[Any, Any, Any, int, Headers]] | None = {} if caching else None
+        self._is_versioned = self.store is not None and self.store.builder.kind == VERSIONED
+        is_caching = self._may_cache and self.task.caching and self.store is not None and self.store.builder.caching
+        self._cache: dict[Any, tuple[Any, Any, Any, int, Headers]] | None = {} if is_caching else None
 
-    def keep(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        """Put a new value in the store, and tell."""
+    def put_and_forward(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         assert self.store is not None
-        if not self._versioned:
+        if not self._is_versioned:
             self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
-            self.tell(key, new, old, timestamp, headers, self.ident(key))
+            cache_key = None if self._cache is None else self.store.serialize_key(key)
+            self.forward_change(key, new, old, timestamp, headers, cache_key)
             return
-        put = self.store.put(key, new, timestamp)
-        if put != VersionedStore.NOT_PUT:
-            change = Change(new, old if self._send_old else None, put == VersionedStore.LATEST)
+        next_time = self.store.put(key, new, timestamp)
+        if next_time != VersionedStore.NOT_PUT:
+            change = Change(new, old if self._sends_old_values else None, next_time == VersionedStore.LATEST)
             self.forward(key, change, timestamp, headers)
 
-    def kept_before(self, key: Any) -> Any:
-        """What the store has of a key, if somebody is to hear of it; of what is held back, the end
-        of a key is told only if there was one."""
+    def stored_value(self, key: Any) -> Any:
+        """The value of the store, if it is needed: to send it as the old value, or because the
+        cache forwards a deletion only of a key that had a value."""
         assert self.store is not None
-        held = self.store.get(key) if self._send_old or self._held is not None else None
-        return None if held is None else held[0]
+        stored = self.store.get(key) if self._sends_old_values or self._cache is not None else None
+        return None if stored is None else stored[0]
 
-    def tell(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, ident: Any) -> None:
-        if self._held is None:
-            self.forward(key, Change(new, old if self._send_old else None), timestamp, headers)
+    def forward_change(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, cache_key: Any) -> None:
+        if self._cache is None:
+            self.forward(key, Change(new, old if self._sends_old_values else None), timestamp, headers)
             return
-        held = self._held.pop(ident, None)
-        self._held[ident] = (key, new, old if held is None else held[2], timestamp, headers)
-
-    def ident(self, key: Any) -> Any:
-        return self.store._need_key(key) if self._held is not None and self.store is not None else None
+        earlier = self._cache.pop(cache_key, None)
+        self._cache[cache_key] = (key, new, old if earlier is None else earlier[2], timestamp, headers)
 
     def flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, {}
-            for key, new, old, timestamp, headers in held.values():
+        if self._cache:
+            changes, self._cache = self._cache, {}
+            for key, new, old, timestamp, headers in changes.values():
                 if new is not None or old is not None:
-                    self.forward(key, Change(new, old if self._send_old else None), timestamp, headers)
+                    self.forward(key, Change(new, old if self._sends_old_values else None), timestamp, headers)
 
 
 class SourceStep(Step):
-    """A table that is a topic's. It has a store as soon as somebody needs its values: `materialize`
-    makes it."""
+    """The table of a topic. It gets a store, by `materialize`, as soon as its values are needed."""
 
-    def __init__(self, store: str | None, materialize: Callable[[], str], history: bool = False) -> None:
-        super().__init__(store)
-        self._materialize, self.history = materialize, history
+    def __init__(self, materialize: Callable[[], str], has_history: bool = False) -> None:
+        super().__init__()
+        self._materialize, self.has_history = materialize, has_history
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "send_old": self.send_old, "history": self.history}
+        return {name: value for name, value in vars(self).items() if name != "_materialize"}
 
-    def enable_old(self, force: bool = True) -> bool:
+    def enable_sending_old_values(self, force: bool = True) -> bool:
         if force:
             self.getter_stores()
-        self.send_old = self.store is not None
-        return self.send_old
+        self.sends_old_values = self.store is not None
+        return self.sends_old_values
 
     def getter_stores(self) -> tuple[str, ...]:
         if self.store is None:
@@ -132,7 +125,7 @@ class SourceStep(Step):
         return (self.store,)
 
     def node(self) -> Node:
-        return TableSource(self.store, self.send_old)
+        return TableSource(self)
 
 
 class TableSource(TableNode):
@@ -143,12 +136,20 @@ class TableSource(TableNode):
             self.forward(key, Change(value), timestamp, headers)
             return
         old = self.store.get(key)
-        self.keep(key, value, None if old is None else old[0], timestamp, headers)
+        self.put_and_forward(key, value, None if old is None else old[0], timestamp, headers)
 
 
-class GlobalSource(Node):
+@dataclass(frozen=True)
+class GlobalTable(Operator):
     """Fills a global store."""
 
+    store: str
+
+    def node(self) -> Node:
+        return _GlobalTable(self.store)
+
+
+class _GlobalTable(Node):
     def __init__(self, store: str) -> None:
         self._store_name = store
 
@@ -160,28 +161,27 @@ class GlobalSource(Node):
             self._store.put(key, None if value is None else ValueAndTimestamp(value, timestamp))
 
 
-class FollowingStep(Step):
-    """A table that follows from one other, key by key. Without a store of its own, values are had
-    from that one's."""
+class ChildStep(Step):
+    """A table whose value for a key depends on its parent's value for that key alone. Without a
+    store it computes its values from its parent's."""
 
     def __init__(self, parent: Step, store: str | None) -> None:
         super().__init__(store)
         self.parent = parent
 
-    def enable_old(self, force: bool = True) -> bool:
-        self.send_old = self.store is not None or self.parent.enable_old(force) or self.send_old
-        return self.send_old
+    def enable_sending_old_values(self, force: bool = True) -> bool:
+        has_old_values = self.store is not None or self.parent.enable_sending_old_values(force)
+        self.sends_old_values = has_old_values or self.sends_old_values
+        return self.sends_old_values
 
     def getter_stores(self) -> tuple[str, ...]:
         return (self.store,) if self.store else self.parent.getter_stores()
 
     def is_versioned(self) -> bool:
-        return self.history if self.store else self.parent.is_versioned()
+        return self.has_history if self.store else self.parent.is_versioned()
 
 
-class DerivedStep(FollowingStep):
-    """Its values are what a function makes of the other's."""
-
+class MapValuesStep(ChildStep):
     def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
         super().__init__(parent, store)
         self.function = function
@@ -189,81 +189,82 @@ class DerivedStep(FollowingStep):
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
             return super().getter(task)
-        inner, function = self.parent.getter(task), self.function
+        parent_value, function = self.parent.getter(task), self.function
 
         def get(key: Any, *as_of: int) -> ValueAndTimestamp | None:
-            found = inner(key, *as_of)
-            value = None if found is None else function(key, found[0])
-            return None if found is None or value is None else ValueAndTimestamp(value, found[1])
+            stored = parent_value(key, *as_of)
+            value = None if stored is None else function(key, stored[0])
+            return None if stored is None or value is None else ValueAndTimestamp(value, stored[1])
 
         return get
 
-    def node(self) -> Node:
-        return Derived(self.function, self.store, self.send_old, skip_nothing=False)
-
-
-class FilterStep(DerivedStep):
-    """Where old values can be had for nothing, what is left out and was before is not told at
-    all."""
-
-    def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
-        super().__init__(parent, function, store)
-        self.send_old = parent.enable_old(force=False)
+    def drops_empty_changes(self) -> bool:
+        """Whether a change from no value to no value is dropped."""
+        return False
 
     def node(self) -> Node:
-        return Derived(self.function, self.store, self.send_old, skip_nothing=not self.parent.is_versioned())
+        return _MapValues(self)
 
 
-class Kept:
-    """A predicate as a function of a value: the value, or None."""
+class FilterStep(MapValuesStep):
+    """Its function returns the value, or None. It sends old values where that needs no store, to
+    drop changes of values that it filters out before and after."""
 
-    def __init__(self, predicate: Callable[[Any, Any], Any], negated: bool) -> None:
-        self._predicate, self._negated = predicate, negated
+    def __init__(self, parent: Step, predicate: Callable[[Any, Any], Any], negated: bool, store: str | None) -> None:
+        super().__init__(parent, FilteredValue(predicate, negated), store)
+        self.sends_old_values = parent.enable_sending_old_values(force=False)
+
+    def drops_empty_changes(self) -> bool:
+        return self.sends_old_values and not self.parent.is_versioned()
+
+
+@dataclass(frozen=True)
+class FilteredValue:
+    predicate: Callable[[Any, Any], Any]
+    negated: bool
 
     def __call__(self, key: Any, value: Any) -> Any:
-        return value if bool(self._predicate(key, value)) != self._negated else None
+        return value if bool(self.predicate(key, value)) != self.negated else None
 
 
-class Derived(TableNode):
-    def __init__(
-        self, function: Callable[[Any, Any], Any], store: str | None, send_old: bool, skip_nothing: bool
-    ) -> None:
-        super().__init__(store, send_old)
-        self._function, self._skip_nothing = function, skip_nothing
+class _MapValues(TableNode):
+    def __init__(self, step: MapValuesStep) -> None:
+        super().__init__(step)
+        self._function, self._drops_empty_changes = step.function, step.drops_empty_changes()
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         new = None if value.new is None else self._function(key, value.new)
         old = None
         if self.store is not None:
-            old = self.kept_before(key)
-        elif self._send_old and value.old is not None:
+            old = self.stored_value(key)
+        elif self._sends_old_values and value.old is not None:
             old = self._function(key, value.old)
-        if self._send_old and self._skip_nothing and old is None and new is None:
+        if self._drops_empty_changes and old is None and new is None:
             return
         if self.store is not None:
-            self.keep(key, new, old, timestamp, headers)
+            self.put_and_forward(key, new, old, timestamp, headers)
         else:
             self.forward(key, Change(new, old, value.latest), timestamp, headers)
 
 
 class RegroupStep(Step):
-    """What `KTable.group_by` puts before its repartition topic."""
+    """`KTable.group_by`: selects the keys, before the repartition topic."""
 
     def __init__(self, parent: Step, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         super().__init__()
         self.parent, self.mapper = parent, mapper
-        parent.enable_old()
+        parent.enable_sending_old_values()
 
     def node(self) -> Node:
-        return Regroup(self.mapper, self.parent.is_versioned())
+        return _Regroup(self)
 
 
-class Regroup(Node):
-    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]], versioned: bool) -> None:
-        self._mapper, self._versioned = mapper, versioned
+class _Regroup(Node):
+    def __init__(self, step: RegroupStep) -> None:
+        self._mapper, self._is_versioned = step.mapper, step.parent.is_versioned()
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if self._versioned and not value.latest:
+        if self._is_versioned and not value.latest:
             return
         new = self._mapped(key, value.new)
         old = self._mapped(key, value.old)
@@ -276,13 +277,13 @@ class Regroup(Node):
             self.forward(new[0], Change(new[1], None), timestamp, headers)
 
     def _mapped(self, key: Any, value: Any) -> tuple[Any, Any] | None:
-        found = None if value is None else self._mapper(key, value)
-        return None if found is None or found[0] is None or found[1] is None else found
+        pair = None if value is None else self._mapper(key, value)
+        return None if pair is None or pair[0] is None or pair[1] is None else pair
 
 
 class JoinStep(Step):
-    """Where the two sides of a join of tables meet. `left`, `right`: whether a side may be missing
-    on the other."""
+    """The result of a join of two tables. With `keep_left`, a left value without a right value is
+    joined with None; with `keep_right`, a right value without a left value."""
 
     def __init__(
         self, this: Step, other: Step, joiner: Callable[..., Any], keep_left: bool, keep_right: bool, store: str | None
@@ -290,22 +291,18 @@ class JoinStep(Step):
         super().__init__(store)
         self.this, self.other, self.joiner = this, other, joiner
         self.keep_left, self.keep_right = keep_left, keep_right
-        self.sides = (
-            JoinSide(self, this, other, True),
-            JoinSide(self, other, this, False),
-        )
+        self.sides = JoinSide(self, this, other, is_left=True), JoinSide(self, other, this, is_left=False)
 
-    def enable_old(self, force: bool = True) -> bool:
+    def enable_sending_old_values(self, force: bool = True) -> bool:
         if self.store is None:
-            self.this.enable_old()
-            self.other.enable_old()
+            self.this.enable_sending_old_values()
+            self.other.enable_sending_old_values()
             for side in self.sides:
-                side.send_old = True
-        self.send_old = True
-        return True
+                side.sends_old_values = True
+        return super().enable_sending_old_values(force)
 
     def node(self) -> Node:
-        return JoinMerge(self.store, self.send_old)
+        return _JoinMerge(self)
 
     def joined(self, key: Any, left: Any, right: Any) -> Any:
         if (left is None and right is None) or (left is None and not self.keep_right):
@@ -317,14 +314,14 @@ class JoinStep(Step):
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
             return super().getter(task)
-        this, other = self.this.getter(task), self.other.getter(task)
+        this_value, other_value = self.this.getter(task), self.other.getter(task)
 
         def get(key: Any) -> ValueAndTimestamp | None:
-            left, right = this(key), other(key)
+            left, right = this_value(key), other_value(key)
             value = self.joined(key, left and left[0], right and right[0])
             if value is None:
                 return None
-            return ValueAndTimestamp(value, max(one[1] for one in (left, right) if one is not None))
+            return ValueAndTimestamp(value, max(stored[1] for stored in (left, right) if stored is not None))
 
         return get
 
@@ -333,48 +330,47 @@ class JoinStep(Step):
 
 
 class JoinSide(Step):
-    def __init__(self, join: JoinStep, own: Step, other: Step, left: bool) -> None:
+    """One side of a join of tables: joins a change of this side with the other side's value."""
+
+    def __init__(self, join: JoinStep, own: Step, other: Step, is_left: bool) -> None:
         super().__init__()
-        self.join, self.own, self.other, self.left = join, own, other, left
+        self.join, self.own, self.other, self.is_left = join, own, other, is_left
 
     def node(self) -> Node:
-        return TableJoin(self)
+        return _JoinSide(self)
 
 
-class TableJoin(Node):
-    """One side of a join of two tables: a change here, and what the other side has."""
-
+class _JoinSide(Node):
     def __init__(self, side: JoinSide) -> None:
         self._side, self._join = side, side.join
+        self._needs_other = not (side.join.keep_left if side.is_left else side.join.keep_right)
 
     def init(self) -> None:
         self._get = self._side.other.getter(self.task)
-        self._versioned = self._side.own.is_versioned()
+        self._is_versioned = self._side.own.is_versioned()
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if key is None or (self._versioned and not value.latest):
+        if key is None or (self._is_versioned and not value.latest):
             return
-        found = self._get(key)
-        other = None if found is None else found[0]
-        needs_other = not (self._join.keep_left if self._side.left else self._join.keep_right)
-        if other is None and needs_other:
+        stored = self._get(key)
+        other = None if stored is None else stored[0]
+        if other is None and self._needs_other:
             return
         new, old = self._joined(key, value.new, other), None
-        if self._side.send_old:
+        if self._side.sends_old_values:
             old = self._joined(key, value.old, other)
-        if other is None and value.new is None and value.old is None and self._side.send_old:
+        if other is None and value.new is None and value.old is None:
             return
-        stamp = timestamp if found is None else max(timestamp, found[1])
-        self.forward(key, Change(new, old), stamp, headers)
+        self.forward(key, Change(new, old), timestamp if stored is None else max(timestamp, stored[1]), headers)
 
     def _joined(self, key: Any, own: Any, other: Any) -> Any:
-        left, right = (own, other) if self._side.left else (other, own)
+        left, right = (own, other) if self._side.is_left else (other, own)
         return self._join.joined(key, left, right)
 
 
-class JoinMerge(TableNode):
+class _JoinMerge(TableNode):
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if self.store is None:
             self.forward(key, value, timestamp, headers)
-            return
-        self.keep(key, value.new, self.kept_before(key), timestamp, headers)
+        else:
+            self.put_and_forward(key, value.new, self.stored_value(key), timestamp, headers)

@@ -1,9 +1,9 @@
-"""`KTable.transform_values`: values of a table made by an object of the user's, which may have
+"""`KTable.transform_values`: a user's transformer computes the values of a table. It may have
 stores and punctuators.
 
-Wherever values of the table are looked up and it has no store of its own, they are worked out from
-its parent's by an object that the supplier makes for that purpose, as in Kafka: transformers that
-remember something are to be materialized if others look their values up.
+Where other operators look up values of the table and it has no store, another transformer of the
+supplier computes them from the parent's values, as in Kafka. A transformer that depends on earlier
+calls should be materialized.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from kavka.pipeline.streams.engine import Headers, Node, ProcessorContext, Recor
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import ValueAndTimestamp
-from kavka.pipeline.streams.tables import FollowingStep, Getter, Step, TableNode
+from kavka.pipeline.streams.tables import ChildStep, Getter, Step, TableNode
 
 _UNKNOWN_TIME = -1
 
 
 class TransformContext(ProcessorContext):
-    """What a transformer may ask of its task: nothing is forwarded, what `transform` gives is what
-    goes on."""
+    """The context of a transformer. It cannot forward records."""
 
     _timestamp: int = _UNKNOWN_TIME
     _headers: Headers = ()
 
     def forward(self, record: Record, child_name: str | None = None) -> None:
-        raise StreamsException(
-            f"{self._node.name} cannot forward records: the value that transform() gives goes on, with its key"
-        )
+        raise StreamsException(f"{self._node.name} cannot forward records: return the new value from transform()")
 
     def timestamp(self) -> int:
         return self._timestamp
@@ -50,31 +47,31 @@ class TransformContext(ProcessorContext):
 
 
 class _Transformer:
-    """One that the supplier made, in its task."""
+    """A user's transformer in its task."""
 
     def __init__(self, step: TransformStep, task: Task) -> None:
         self.name, self.store_names = step.name, step.stores
         what = "a transformer: an object with transform(read_only_key, value)"
-        self._made = made_by(step.supplier, "transform", what)
+        self._transformer = made_by(step.supplier, "transform", what)
         self._context = TransformContext(self, task)
-        init = getattr(self._made, "init", None)
+        init = getattr(self._transformer, "init", None)
         if init is not None:
             init(self._context)
 
     def __call__(self, key: Any, value: Any, timestamp: int, headers: Headers = ()) -> Any:
         with self._context.at(timestamp, headers):
-            return self._made.transform(key, value)
+            return self._transformer.transform(key, value)
 
     def close(self) -> None:
-        close = getattr(self._made, "close", None)
+        close = getattr(self._transformer, "close", None)
         if close is not None:
             close()
 
 
-class TransformStep(FollowingStep):
-    """A table whose values a transformer makes of another's; also of what is not there."""
+class TransformStep(ChildStep):
+    """A table whose values a transformer computes from its parent's, None included."""
 
-    users = True
+    is_user_processor = True
 
     def __init__(self, parent: Step, supplier: Callable[[], Any], name: str, store: str | None) -> None:
         super().__init__(parent, store)
@@ -84,25 +81,25 @@ class TransformStep(FollowingStep):
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
             return super().getter(task)
-        inner, transform = self.parent.getter(task), _Transformer(self, task)
+        parent_value, transform = self.parent.getter(task), _Transformer(self, task)
         task.also_close(transform)
 
         def get(key: Any, *as_of: int) -> ValueAndTimestamp | None:
-            found = inner(key, *as_of)
-            timestamp = _UNKNOWN_TIME if found is None else found[1]
+            stored = parent_value(key, *as_of)
+            timestamp = _UNKNOWN_TIME if stored is None else stored[1]
             with task.without_record():
-                value = transform(key, None if found is None else found[0], timestamp)
+                value = transform(key, None if stored is None else stored[0], timestamp)
             return None if value is None else ValueAndTimestamp(value, timestamp)
 
         return get
 
     def node(self) -> Node:
-        return Transformed(self)
+        return _Transform(self)
 
 
-class Transformed(TableNode):
+class _Transform(TableNode):
     def __init__(self, step: TransformStep) -> None:
-        super().__init__(step.store, step.send_old)
+        super().__init__(step)
         self._step = step
 
     def init(self) -> None:
@@ -112,9 +109,9 @@ class Transformed(TableNode):
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         new = self._transform(key, value.new, timestamp, headers)
         if self.store is not None:
-            self.keep(key, new, self.kept_before(key), timestamp, headers)
+            self.put_and_forward(key, new, self.stored_value(key), timestamp, headers)
             return
-        old = self._transform(key, value.old, timestamp, headers) if self._send_old else None
+        old = self._transform(key, value.old, timestamp, headers) if self._sends_old_values else None
         self.forward(key, Change(new, old, value.latest), timestamp, headers)
 
     def close(self) -> None:

@@ -1,34 +1,49 @@
-"""Stores of tables with a history, and of the subscriptions of foreign-key joins. As `stores.py`
-says."""
+"""Versioned stores, and the stores of foreign-key joins. `stores.py` describes stores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.state_map import OpenMap, after_prefix
-from kavka.pipeline.streams.stores import STAMP, Store, StoreBuilder, ValueAndTimestamp
+from kavka.pipeline.streams.stores import (
+    BUFFER,
+    KEY_VALUE,
+    SESSION,
+    STAMP,
+    SUBSCRIPTIONS,
+    VERSIONED,
+    WINDOW,
+    BufferStore,
+    KeyValueStore,
+    SessionStore,
+    Store,
+    StoreBuilder,
+    ValueAndTimestamp,
+    WindowStore,
+)
 
 
 class SubscriptionStore(Store):
-    """Who of the left side of a foreign-key join has asked for which foreign key. Keys are the
-    length of the foreign key, it, and the left key."""
+    """The subscriptions of a foreign-key join. Keys are the length of the foreign key, the foreign
+    key, and the left key."""
 
-    def keep(self, foreign: bytes, subscription: Any, held: ValueAndTimestamp | None) -> None:
-        self._map.put(_prefix(foreign) + self._need_key(subscription.key), self._value_bytes(held))
+    def put(self, foreign_key: bytes, key: Any, subscription: ValueAndTimestamp | None) -> None:
+        self._map.put(_prefix(foreign_key) + self.serialize_key(key), self.serialize_value(subscription))
 
-    def of(self, foreign: bytes) -> list[ValueAndTimestamp]:
-        """Subscriptions with their times, in the order of the left keys' bytes."""
-        prefix = _prefix(foreign)
-        return [self._value(value) for _, value in self._map.scan(prefix, after_prefix(prefix))]
+    def subscriptions(self, foreign_key: bytes) -> list[ValueAndTimestamp]:
+        """The subscriptions with their times, in the order of the left keys' bytes."""
+        prefix = _prefix(foreign_key)
+        return [self.deserialize_value(value) for _, value in self._map.scan(prefix, after_prefix(prefix))]
 
 
-def _prefix(foreign: bytes) -> bytes:
-    return len(foreign).to_bytes(4) + foreign
+def _prefix(foreign_key: bytes) -> bytes:
+    return len(foreign_key).to_bytes(4) + foreign_key
 
 
 class VersionedRecord(NamedTuple):
-    """A value, and from when it holds; until when, if there is a later one."""
+    """A value that is valid from `timestamp` to `valid_to`, or to now if that is None."""
 
     value: Any
     timestamp: int
@@ -36,12 +51,14 @@ class VersionedRecord(NamedTuple):
 
 
 class VersionedStore(Store):
-    """Values by key and the time from which they hold. A put that is older than `retention` before
-    the latest is not taken; what was replaced that long ago is forgotten. Entries are the key and
-    the time (8 bytes); the value is one byte, 1, and the value, or 0 for what was deleted.
+    """Versions of values, by key and the time from which they are valid.
+
+    A put that is more than `retention` before the latest time is dropped. A version that was
+    replaced that long ago is removed. An entry's key is the key and the time (8 bytes). Its value
+    is a byte, 1, and the value, or the byte 0 for a deletion.
 
     A second map has the time at which a version of a key was replaced or deleted (8 bytes) and the
-    key: what expires next comes first."""
+    key, so that the next version to expire is first."""
 
     NOT_PUT = -(2**63)
     LATEST = -1
@@ -55,14 +72,14 @@ class VersionedStore(Store):
         self.observed = max(self.observed, STAMP.unpack(key[-8:])[0])
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
-        """The time at which the next version begins; LATEST if there is none, NOT_PUT if it came
-        too late."""
-        data, new = self._need_key(key), self._value_bytes(value)
+        """Return the time at which the next version starts; LATEST if there is none, NOT_PUT if the
+        put is too late."""
+        data, new = self.serialize_key(key), self.serialize_value(value)
         if timestamp < self.observed - self.builder.retention:
             return self.NOT_PUT
         self.observed = max(self.observed, timestamp)
         self._map.put(data + STAMP.pack(timestamp), b"\0" if new is None else b"\1" + new)
-        next_time, has_previous = self._after(data, timestamp), self._version(data, timestamp - 1) is not None
+        next_time, has_previous = self._next_time(data, timestamp), self._version(data, timestamp - 1) is not None
         if has_previous:
             self._replaced.put(STAMP.pack(timestamp) + data, b"")
         if next_time is not None or new is None:
@@ -71,23 +88,23 @@ class VersionedStore(Store):
         return self.LATEST if next_time is None else next_time
 
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
-        """From `timestamp` on; what held then."""
-        found = self.get(key, timestamp)
+        """Delete the value from `timestamp` on, and return the version that was valid then."""
+        version = self.get(key, timestamp)
         self.put(key, None, timestamp)
-        return found
+        return version
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
-        data = self._need_key(key)
-        found = self._version(data, self.observed if as_of is None else as_of)
-        if found is None or found[1] is None:
+        data = self.serialize_key(key)
+        version = self._version(data, self.observed if as_of is None else as_of)
+        if version is None or version[1] is None:
             return None
-        next_time = None if as_of is None else self._after(data, found[0])
+        next_time = None if as_of is None else self._next_time(data, version[0])
         if next_time is not None and as_of is not None and as_of < self.observed - self.builder.retention:
             return None
-        return VersionedRecord(self._value(found[1]), found[0], next_time)
+        return VersionedRecord(self.deserialize_value(version[1]), version[0], next_time)
 
     def _version(self, data: bytes, time: int) -> tuple[int, bytes | None] | None:
-        """Time and value of the version that holds at `time`."""
+        """Start and value of the version that is valid at `time`."""
         if time < 0:
             return None
         high = data + STAMP.pack(min(time, self.observed) + 1)
@@ -96,13 +113,13 @@ class VersionedStore(Store):
                 return STAMP.unpack(entry[-8:])[0], value[1:] if value[0] else None
         return None
 
-    def _after(self, data: bytes, time: int) -> int | None:
-        """When the version after the one of this time begins."""
+    def _next_time(self, data: bytes, time: int) -> int | None:
+        """When the version after the version of this time starts."""
         high = data + STAMP.pack(self.observed + 1)
         for entry, _ in self._map.scan(data + STAMP.pack(time + 1), high):
             if len(entry) == len(high):
-                found: int = STAMP.unpack(entry[-8:])[0]
-                return found
+                next_time: int = STAMP.unpack(entry[-8:])[0]
+                return next_time
         return None
 
     def _expire(self) -> None:
@@ -112,12 +129,22 @@ class VersionedStore(Store):
         for replaced, _ in self._replaced.scan(high=STAMP.pack(limit + 1)):
             self._replaced.put(replaced, None)
             data = replaced[8:]
-            held = self._version(data, limit)
-            if held is None:
+            version = self._version(data, limit)
+            if version is None:
                 continue
-            # The version that holds at the limit stays, unless the key is deleted since.
-            is_deleted = held[1] is None and self._after(data, held[0]) is None
-            high = data + STAMP.pack(held[0] + is_deleted)
+            # The version that is valid at the limit stays, unless the key was deleted.
+            is_deleted = version[1] is None and self._next_time(data, version[0]) is None
+            high = data + STAMP.pack(version[0] + is_deleted)
             for entry, _ in self._map.scan(data + STAMP.pack(0), high):
                 if len(entry) == len(high):
                     self._map.put(entry, None)
+
+
+STORE_CLASSES: dict[str, Callable[[StoreBuilder, Serde, Serde, OpenMap], Store]] = {
+    KEY_VALUE: KeyValueStore,
+    WINDOW: WindowStore,
+    SESSION: SessionStore,
+    BUFFER: BufferStore,
+    SUBSCRIPTIONS: SubscriptionStore,
+    VERSIONED: VersionedStore,
+}

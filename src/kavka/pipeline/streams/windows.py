@@ -1,5 +1,5 @@
-"""Windows over time, as Kafka Streams has them. Times and durations are milliseconds; a timedelta
-does too. No I/O."""
+"""The windows of Kafka Streams. Times are in milliseconds; durations are milliseconds or a
+timedelta. No I/O."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from typing import Any
 
 from kavka.pipeline.streams.errors import TopologyException
 
-DAY = 24 * 3600 * 1000
-
 Duration = int | timedelta
 
 
 def millis(duration: Duration, name: str) -> int:
-    found = duration // timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
-    if isinstance(found, bool) or not isinstance(found, int):
+    number = duration // timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
+    if isinstance(number, bool) or not isinstance(number, int):
         raise TopologyException(f"{name} must be milliseconds or a timedelta, not {duration!r}")
-    return found
+    return number
 
 
 def _at_least(least: int, duration: Duration, name: str) -> int:
-    found = millis(duration, name)
-    if found < least:
-        raise TopologyException(f"{name} must be at least {least} ms, not {found}")
-    return found
+    number = millis(duration, name)
+    if number < least:
+        raise TopologyException(f"{name} must be at least {least} ms, not {number}")
+    return number
+
+
+def _grace(grace: Duration) -> int:
+    return _at_least(0, grace, "a window's grace")
 
 
 @dataclass(frozen=True, order=True)
 class Window:
-    """From `start` to `end`; a session's end belongs to it."""
+    """From `start` to `end`. A session includes its end."""
 
     start: int
     end: int
@@ -47,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True, order=True)
 class TimeWindow(Window):
-    """From `start`, to `end` without it."""
+    """From `start` to `end`, excluding `end`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Windowed:
 
 @dataclass(frozen=True)
 class TimeWindows:
-    """Tumbling windows, or hopping ones with `advance_by`."""
+    """Tumbling windows, or hopping windows with `advance_by`."""
 
     size: int
     grace: int
@@ -76,7 +78,7 @@ class TimeWindows:
     @staticmethod
     def of_size_and_grace(size: Duration, grace: Duration) -> TimeWindows:
         span = _at_least(1, size, "a window's size")
-        return TimeWindows(span, _at_least(0, grace, "a window's grace"), span)
+        return TimeWindows(span, _grace(grace), span)
 
     def advance_by(self, advance: Duration) -> TimeWindows:
         step = _at_least(1, advance, "a window's advance")
@@ -93,7 +95,7 @@ class TimeWindows:
 
 @dataclass(frozen=True)
 class UnlimitedWindows:
-    """One window without an end."""
+    """A window without an end."""
 
     start: int = 0
     grace: int = 0
@@ -113,7 +115,7 @@ class UnlimitedWindows:
 
 @dataclass(frozen=True)
 class SlidingWindows:
-    """Windows that hold records no further apart than `time_difference`."""
+    """Windows of records that are at most `time_difference` apart."""
 
     time_difference: int
     grace: int
@@ -128,12 +130,12 @@ class SlidingWindows:
 
     @staticmethod
     def of_time_difference_and_grace(difference: Duration, grace: Duration) -> SlidingWindows:
-        return SlidingWindows(_at_least(0, difference, "the time difference"), _at_least(0, grace, "a window's grace"))
+        return SlidingWindows(_at_least(0, difference, "the time difference"), _grace(grace))
 
 
 @dataclass(frozen=True)
 class SessionWindows:
-    """Windows that go on as long as records come within `inactivity_gap` of one another."""
+    """Windows that end when no record arrives for `inactivity_gap`."""
 
     inactivity_gap: int
     grace: int
@@ -144,13 +146,16 @@ class SessionWindows:
 
     @staticmethod
     def of_inactivity_gap_and_grace(gap: Duration, grace: Duration) -> SessionWindows:
-        return SessionWindows(_at_least(1, gap, "the inactivity gap"), _at_least(0, grace, "a window's grace"))
+        return SessionWindows(_at_least(1, gap, "the inactivity gap"), _grace(grace))
+
+
+# The arguments of `windowed_by`.
+Windows = TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
 
 
 @dataclass(frozen=True)
 class JoinWindows:
-    """How far apart two records may be to be joined: the other one `before` earlier to `after`
-    later."""
+    """Records are joined if the other record is up to `before` earlier or up to `after` later."""
 
     before_ms: int
     after_ms: int
@@ -167,7 +172,7 @@ class JoinWindows:
     @staticmethod
     def of_time_difference_and_grace(difference: Duration, grace: Duration) -> JoinWindows:
         span = _at_least(0, difference, "the time difference")
-        return JoinWindows(span, span, _at_least(0, grace, "a window's grace"))
+        return JoinWindows(span, span, _grace(grace))
 
     def before(self, difference: Duration) -> JoinWindows:
         return self._checked(replace(self, before_ms=millis(difference, "the time difference")))
@@ -176,15 +181,15 @@ class JoinWindows:
         return self._checked(replace(self, after_ms=millis(difference, "the time difference")))
 
     @staticmethod
-    def _checked(made: JoinWindows) -> JoinWindows:
-        if made.size < 0:
+    def _checked(windows: JoinWindows) -> JoinWindows:
+        if windows.size < 0:
             raise TopologyException("Window interval (ie, beforeMs+afterMs) must not be negative.")
-        return made
+        return windows
 
 
 @dataclass(frozen=True)
 class EmitStrategy:
-    """When a windowed aggregation tells its results: with every update, or once, when the window
+    """When a windowed aggregation forwards its results: with every update, or once, when the window
     closes."""
 
     final: bool
@@ -200,8 +205,8 @@ class EmitStrategy:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """How much `suppress` may hold back, and what happens when it is more: `emit` early, or
-    `fail`."""
+    """The limits of the buffer of `suppress`. A full buffer is forwarded early (`emit`), or ends
+    the stream (`fail`)."""
 
     max_records_: int | None = None
     max_bytes_: int | None = None
@@ -234,7 +239,7 @@ class BufferConfig:
 
 @dataclass(frozen=True)
 class Suppressed:
-    """When a table's changes are told on."""
+    """When `suppress` forwards the changes of a table."""
 
     final: bool
     wait: int
@@ -244,7 +249,7 @@ class Suppressed:
     @staticmethod
     def until_window_closes(buffer: BufferConfig) -> Suppressed:
         if buffer.when_full == "emit":
-            raise TopologyException("until_window_closes cannot emit early: its buffer must be strict")
+            raise TopologyException("until_window_closes cannot emit early: use shut_down_when_full")
         return Suppressed(True, 0, buffer)
 
     @staticmethod

@@ -1,0 +1,61 @@
+"""The sink of a query, with the application's production exception handler.
+
+A handler that is not the default is asked about each record that the sink could not write. With
+transactions it is not: a record that fails aborts the transaction, so the micro-batch is repeated
+if the error is retriable, and otherwise the application ends. Records that cannot be serialized or
+are too large do not reach the sink (`engine.Sink`), and are handled with transactions as well.
+
+RETRY ends the query with RetryProductionException. The application starts it again from the last
+completed micro-batch, as Kafka does with a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
+
+from kavka.client.producer.record import ProducerRecord
+from kavka.common.errors import KafkaError
+from kavka.pipeline.spark.errors import PipelineError, concise_errors
+from kavka.pipeline.spark.sink import KavkaStreamWriter
+from kavka.pipeline.spark.source import KavkaDataSource
+from kavka.pipeline.streams.error_handlers import CONTINUE, RETRY, ErrorHandler, ErrorHandlerContext, is_retriable
+from kavka.pipeline.streams.errors import RetryProductionException
+
+
+class ProductionErrors:
+    """Asks the handler about records that the sink could not write. The source record is not known
+    any more, so the context is empty."""
+
+    def __init__(self, handler: ErrorHandler) -> None:
+        self._handler = handler
+        self.is_per_record = not handler.fails
+
+    def failed(self, record: ProducerRecord[bytes, bytes], error: KafkaError) -> Sequence[ProducerRecord[bytes, bytes]]:
+        response = self._handler(ErrorHandlerContext(None, None), record, error)
+        if response.result == CONTINUE:
+            return response.dead_letter_queue_records
+        if response.result == RETRY:
+            raise RetryProductionException(f"a record to {record.topic} was not written: {error}")
+        raise PipelineError(f"a record to {record.topic} was not written: {error}")
+
+    def end(self, error: KafkaError) -> NoReturn:
+        kind = RetryProductionException if is_retriable(error) else PipelineError
+        raise kind(f"a record was not written: {error}")
+
+
+def streams_sink(run: str, handler: ErrorHandler) -> type[DataSource]:
+    """A data source whose name is that of the run. Spark takes the handler along with it."""
+
+    class StreamsSink(KavkaDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"kavka-sink-{run}"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+            with concise_errors():
+                return KavkaStreamWriter(*self._sink(schema), ProductionErrors(handler))
+
+    return StreamsSink
