@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from kavka import Admin, NewTopic, Producer, TopicPartition
+from kavka.pipeline.spark.offsets import from_checkpoint
+from kavka.pipeline.spark.options import source_options
+from kavka.pipeline.spark.source import KavkaStreamReader
 from tests.support.processes import wait_until
 from tests.support.spark import start as start_query
 from tests.support.targets import Target
@@ -153,6 +156,22 @@ def test_a_stream_continues_after_its_checkpoint_in_batches_of_the_configured_si
     assert batches[3:] == [(3, [100])]
 
 
+def test_batches_of_a_stream_are_limited_by_bytes(
+    target: Target, admin: Admin, fill: Callable[..., None], topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 2)])
+    for partition in (0, 1):
+        fill(topic, ["x" * 1000] * 50, partition=partition)
+    settings = {"kafka.bootstrap.servers": target.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = KavkaStreamReader(source_options({**settings, "maxBytesPerTrigger": "40000"}, streaming=True))
+    try:
+        end = from_checkpoint(reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
+    finally:
+        reader.stop()
+    assert 30 <= sum(end.values()) <= 40
+    assert len(set(end.values())) == 1
+
+
 def test_a_repeated_first_batch_has_the_same_start_offset(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
@@ -282,7 +301,7 @@ def test_a_batch_waits_for_enough_records_but_not_forever(
             {"subscribe": "x", "includeHeader": "true"},
             "includeheader is not an option of kavka; the nearest is includeHeaders",
         ),
-        ({"subscribe": "x", "kafka.security.protocol": "SASL_SSL"}, "security.protocol"),
+        ({"subscribe": "x", "kafka.security.protocol": "SASL_SSL"}, "GSSAPI"),
     ],
 )
 def test_an_invalid_option_is_reported_without_a_traceback(

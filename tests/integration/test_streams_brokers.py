@@ -72,6 +72,7 @@ def test_the_word_count_works_with_apaches_console_tools(
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_the_word_count_runs_on_a_standalone_cluster_with_two_workers(
     target: Target, topic: str, tmp_path: Path
 ) -> None:
@@ -91,7 +92,7 @@ def test_the_word_count_runs_on_a_standalone_cluster_with_two_workers(
         }
         job = ManagedProcess(
             [sys.executable, "-m", "tests.support.streams_job", target.bootstrap_servers, topic, output,
-             str(tmp_path / "state"), *(f"{name}={value}" for name, value in settings.items())],
+             f"file://{tmp_path}/state", *(f"{name}={value}" for name, value in settings.items())],
             log=tmp_path / "job.log",
             env={"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         )  # fmt: skip

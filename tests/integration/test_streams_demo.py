@@ -27,5 +27,5 @@ def test_the_demo_shows_a_live_word_count() -> None:
     assert len(counts) >= 2
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
-    assert re.search(r"^wordCountApp +\d+ +RUNNING", result.stdout, re.MULTILINE)
+    assert re.search(r"^wordCountApp +\S+ +\d+ +RUNNING", result.stdout, re.MULTILINE)
     assert "stopped wordCountApp" in result.stdout

@@ -3,54 +3,47 @@ Python."""
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import pytest
 
-from kavka.pipeline.streams.expressions import TEXTS, Expression
-from kavka.pipeline.streams.native import chain_of, native_frame, to_column
+from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS, to_column
+from kavka.pipeline.streams.lowering import lower
+from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
-from kavka.streams import StreamsBuilder, col, lit
+from kavka.streams import StreamsBuilder, col
+from tests.unit.pipeline.streams.test_lowering import EXPRESSIONS, SAMPLES
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
-SAMPLES = [None, "", " ", "  a b  ", "A.b|c.", "ÄÖßſ", "ΑΣ", "İi", "日本 語", "a\tb\n", "\\Qa\\E", "😀z", "..", "\x00"]
-key, value = col("key"), col("value")
-EXPRESSIONS: list[Expression] = [
-    value.lower(),
-    value.upper(),
-    value.trim(),
-    value.split(" "),
-    value.split("."),
-    value.split("\\E"),
-    value.split("|").is_null(),
-    "<" + value + "|" + key + ">",
-    value.length() > 1,
-    value.length() <= key.length(),
-    value.contains("b") | key.is_null(),
-    value.startswith(key) & value.endswith(""),
-    ~value.endswith("."),
-    value == key,
-    value != "..",
-    value < key,
-    value >= "a",
-    value.is_in("", "..", "ΑΣ"),
-    (value == "x") & (key == key),
-    value.is_not_null() & lit(True),
-]
+TEXTS = ["A.b|c.", "ΑΣ", "日本 語", "a\tb", "\\Qa\\E", "😀z", "..", "\x00", '{"a":1e2}', '{"a.b":1}', '{"a":{"x":1}}']
+TIMES = [None, 0, -1, 1763460000123, -62135596800000, -62135596800001, 253402300799999, 253402300800000, 1 << 62]
+key, value, timestamp = col("key"), col("value"), col("timestamp")
+OF_TEXT = [value.split("."), value.split("\\E"), value.split("|").is_null(), value.startswith(key)]
+OF_TEXT += [~value.endswith(".")]
+OF_TIME = [timestamp.date(), timestamp.year(), timestamp.month(), timestamp.day(), timestamp.hour()]
+OF_TIME += [timestamp.minute(), timestamp + 1, timestamp % 7, timestamp * 4]
 
 
 def test_expressions_have_the_same_results_in_spark_and_python(spark: Any) -> None:
-    rows = [(left, right) for left in SAMPLES for right in SAMPLES]
-    frame = spark.createDataFrame(rows, "key string, value string")
-    columns = [to_column(expression).alias(f"e{number}") for number, expression in enumerate(EXPRESSIONS)]
+    texts = [*SAMPLES, *TEXTS]
+    rows = [(left, right, 0) for left in texts for right in texts]
+    rows += [("k", "v", time) for time in TIMES]
+    expressions = [*EXPRESSIONS, *OF_TEXT, *OF_TIME]
+    # Dates are in UTC, whatever the time zone of the session is.
+    session = spark.newSession()
+    for name, setting in {**SPARK_SETTINGS, "spark.sql.session.timeZone": "America/New_York"}.items():
+        session.conf.set(name, setting)
+    frame = session.createDataFrame(rows, "key string, value string, timestamp bigint")
+    columns = [to_column(expression).alias(f"e{number}") for number, expression in enumerate(expressions)]
     wrong = []
-    for row in frame.select("key", "value", *columns).collect():
-        for number, expression in enumerate(EXPRESSIONS):
-            if row[f"e{number}"] != expression(row.key, row.value):
-                wrong.append((expression, row.key, row.value, row[f"e{number}"], expression(row.key, row.value)))
+    for row in frame.select("key", "value", "timestamp", *columns).collect():
+        record = row.key, row.value, row.timestamp
+        for number, expression in enumerate(expressions):
+            if row[f"e{number}"] != expression(*record):
+                wrong.append((expression, record, row[f"e{number}"], expression(*record)))
     assert not wrong
-    assert any(expression.kind == TEXTS for expression in EXPRESSIONS)
 
 
 def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
@@ -58,8 +51,8 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
     builder.stream("in").filter(value.is_not_null()).flat_map_values(value.lower().split(" ")).to("out")
     settings = settings_of({"application.id": "x"}, need_servers=False)
     topology = builder.build()
-    chain = chain_of(topology, topology.subtopologies()[0], settings)
-    assert chain is not None
+    steps = lower(topology, make_plan(topology, {"in": 1}), settings).frame
+    assert steps is not None
     schema = (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
         "headers array<struct<key:string,value:binary>>"
@@ -70,33 +63,16 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
     rows: list[Any] = [
         (b"k", b"A b", "in", 0, 0, at, [("h", b"1")]),
         (None, None, "in", 0, 1, at, None),
-        (b"k", b"C", "in", 0, 2, None, None),
     ]
-    made = native_frame(spark.createDataFrame(rows, schema), chain)
+    made = reduce(lambda frame, step: step(frame), steps, spark.createDataFrame(rows, schema))
     outputs = [(row.topic, row.key, row.value, row.partition, row.sent_at, row.headers) for row in made.collect()]
     assert outputs == [("out", b"k", word, None, 1500, [("h", b"1")]) for word in (bytearray(b"a"), bytearray(b"b"))]
     plan = made._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "MapInArrow" not in plan
+    timeless = spark.createDataFrame([(b"k", b"C", "in", 0, 2, None, None)], schema)
+    with pytest.raises(Exception, match=r"in-0 offset 2 has no timestamp"):
+        reduce(lambda frame, step: step(frame), steps, timeless).collect()
     broken = spark.createDataFrame([(b"k", b"\xff\xfe", "in", 3, 7, at, None)], schema)
     with pytest.raises(Exception, match=r"in-3 offset 7 cannot be read: its value is not UTF-8"):
-        native_frame(broken, chain).collect()
-
-
-def test_chains_that_need_python_are_not_native() -> None:
-    def chain(build: Any, **config: Any) -> Any:
-        builder = StreamsBuilder()
-        build(builder)
-        topology = builder.build()
-        settings = {"application.id": "x", **{name.replace("_", "."): value for name, value in config.items()}}
-        return chain_of(topology, topology.subtopologies()[0], settings_of(settings, need_servers=False))
-
-    def plain(builder: StreamsBuilder) -> None:
-        builder.stream("in").filter(value == "x").to("out")
-
-    assert chain(plain) is not None
-    assert chain(plain, default_deserialization_exception_handler="LogAndContinueExceptionHandler") is None
-    assert chain(plain, default_value_serde="Long") is None
-    assert chain(lambda b: b.stream("in").filter(value == "x").map_values(lambda v: v).to("out")) is None
-    assert chain(lambda b: b.stream("in").map_values(value.length()).to("out")) is None
-    assert chain(lambda b: b.stream("in").filter(value == "x").to(lambda key, value, at: "out")) is None
+        reduce(lambda frame, step: step(frame), steps, broken).collect()

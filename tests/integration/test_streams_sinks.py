@@ -11,8 +11,9 @@ import pytest
 from kavka import Admin, NewPartitions, NewTopic
 from kavka.pipeline.streams import sink_partitions
 from kavka.pipeline.streams.plan import make_plan
+from kavka.pipeline.streams.routing import stateless_step
 from kavka.pipeline.streams.settings import settings_of
-from kavka.pipeline.streams.workers import Job, stateless_step
+from kavka.pipeline.streams.workers import Job
 from kavka.streams import Produced, StreamsBuilder, StreamsException
 from tests.support.processes import wait_until
 from tests.support.targets import Target

@@ -19,6 +19,7 @@ from typing import Any
 from kavka.pipeline.spark import two_phase
 from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource
+from kavka.pipeline.streams import production
 
 BATCH = 1
 FOLDER = "KAVKA_CRASH_FOLDER"
@@ -76,6 +77,16 @@ class CrashingWriter(KavkaStreamWriter):
 class CrashingSource(KavkaDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
         return CrashingWriter(*self._sink(schema))
+
+
+def crashing_sink(run: str, handler: Any) -> Any:
+    """Return the sink of a streams application, with the writer of this module."""
+
+    class Sink(production.streams_sink(run, handler)):  # type: ignore[misc]
+        def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
+            return CrashingWriter(*self._sink(schema), production.ProductionErrors(handler))
+
+    return Sink
 
 
 _write, _commit = two_phase.write, two_phase.Driver.commit
@@ -184,6 +195,7 @@ def main() -> None:
         return spark
 
     compiler.register = register
+    compiler.streams_sink = spark_crash.crashing_sink
     servers, folder, source, *stages = sys.argv[1:]
     spark = register(start_session(Path(folder) / "spark", master="local[10,4]"))
 

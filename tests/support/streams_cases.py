@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kavka import streams
+from kavka import ProducerRecord, streams
 from kavka.pipeline.streams.topology import SinkNode, SourceNode
 from kavka.streams import (
     Branched,
@@ -22,6 +22,7 @@ from kavka.streams import (
     Named,
     PunctuationType,
     Repartitioned,
+    Response,
     Serdes,
     SessionWindows,
     SlidingWindows,
@@ -40,8 +41,9 @@ StreamRecord = streams.Record
 Record = tuple[str, str, str | None, int]
 
 
-def _records(count: int) -> Iterator[Record]:
-    """Yield records of the topics a and b. Some are late, and some have no value."""
+def generate_records(count: int, keys: int = 4, step: int = 7) -> Iterator[Record]:
+    """Yield records of the topics a and b. Some are late, and some have no value. From a record to
+    the next, the time advances by less than `step`."""
     x, t = 12345, 1000
 
     def roll() -> int:
@@ -51,13 +53,13 @@ def _records(count: int) -> Iterator[Record]:
 
     for _ in range(count):
         first, second, third = roll(), roll(), roll()
-        t += first % 7
+        t += first % step
         at = max(0, t - (third % 60 if second % 5 == 0 else 0))
         value = None if third % 11 == 0 else f"v{third % 5}"
-        yield ("a" if first % 2 == 0 else "b"), f"k{second % 4}", value, at
+        yield ("a" if first % 2 == 0 else "b"), f"k{second % keys}", value, at
 
 
-RECORDS = list(_records(120))
+RECORDS = list(generate_records(120))
 
 
 def w(key: Windowed, value: Any) -> str:
@@ -187,6 +189,52 @@ class Looking:
 
     def process(self, record: StreamRecord) -> None:
         self.context.forward(record.with_value(plus(record.value, self.store.get(record.key))))
+
+
+class Counting:
+    """Counts by key in a store, and forwards a record with another key."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store(self._name)
+
+    def process(self, record: StreamRecord) -> None:
+        number = str(int(self.store.get(record.key) or 0) + 1)
+        self.store.put(record.key, number)
+        self.context.forward(record.with_key(f"{record.key}#{number}"))
+
+
+class Before:
+    """Replaces a value by the one before it of the same key, and itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store(self._name)
+
+    def process(self, record: StreamRecord) -> None:
+        before = self.store.get(record.key)
+        self.store.put(record.key, record.value)
+        self.context.forward(record.with_value(plus(f"{'null' if before is None else before}>", record.value)))
+
+
+def processed(b: StreamsBuilder) -> None:
+    store = stored("N")
+    b.add_state_store(store).stream("a").process(partial(Counting, store.name), store.name).to("out")
+
+
+def processed_values(b: StreamsBuilder) -> None:
+    store = stored("P")
+    b.add_state_store(store).stream("a").process_values(partial(Before, store.name), store.name).to("out")
+
+
+def by_value(b: StreamsBuilder, topic: str) -> Any:
+    return b.stream(topic).filter(lambda k, v: v is not None).select_key(lambda k, v: v)
 
 
 def global_store(b: StreamsBuilder) -> None:
@@ -468,6 +516,41 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         b.stream("b").filter_not(col("value") < "v2").map_values(col("value") + "!").to("out")
     ),
     "join_of_count": lambda b: b.stream("a").join(b.stream("b").group_by_key().count(), plus).to("out"),
+    "global_left_join": lambda b: (
+        b.stream("a").left_join(b.global_table("b"), lambda k, v: "n" if v is None else f"k{v[1]}", plus).to("out")
+    ),
+    "process": processed,
+    "process_values": processed_values,
+    "repartition_number": lambda b: (
+        b.stream("a")
+        .repartition(Repartitioned.as_(_store_prefix[0] + "five").with_number_of_partitions(5))
+        .map_values(lambda v: plus(v, "!"))
+        .to("out")
+    ),
+    "group_by_windowed": lambda b: (
+        b.stream("a")
+        .group_by(lambda k, v: "n" if v is None else v)
+        .windowed_by(TimeWindows.of_size_and_grace(50, 100_000))
+        .count()
+        .to_stream(w)
+        .map_values(text)
+        .to("out")
+    ),
+    "stream_join_rekeyed": lambda b: (
+        by_value(b, "a")
+        .join(
+            by_value(b, "b").map_values(lambda v: f"b{v}"), plus, JoinWindows.of_time_difference_and_grace(5, 100_000)
+        )
+        .to("out")
+    ),
+    "hopping_aggregate": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(30, 20).advance_by(10))
+        .aggregate(str, append)
+        .to_stream(w)
+        .to("out")
+    ),
 }
 
 
@@ -484,18 +567,25 @@ def described(name: str) -> list[str]:
 
 
 def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> list[str]:
+    """Return the output of the TopologyTestDriver as Kafka's probe prints it."""
+    return [
+        f"{topic} {key} {'null' if value is None else value} {timestamp}"
+        for topic, key, value, timestamp in driven_records(name, cache, records)
+    ]
+
+
+def driven_records(name: str, cache: int = 0, records: list[Record] | None = None) -> list[Record]:
     """Return the output of the TopologyTestDriver: topic, key, value and time of each record.
     Topics are in alphabetical order."""
-    lines = []
+    output: list[Record] = []
     with TopologyTestDriver(topology_of(name), {"cache.max.bytes.buffering": cache}) as driver:
         for topic, key, value, timestamp in records or RECORDS:
             if name == "pattern" or topic in driver.source_topics():
                 driver.create_input_topic(topic).pipe_input(key, value, timestamp)
         for topic in sorted(topic for topic in driver.producer_topics() if topic.startswith("out")):
             for record in driver.create_output_topic(topic).read_records_to_list():
-                value = "null" if record.value is None else record.value
-                lines.append(f"{topic} {record.key} {value} {record.timestamp}")
-    return lines
+                output.append((topic, record.key, record.value, record.timestamp))
+    return output
 
 
 class CaseTopology(Topology):
@@ -504,29 +594,32 @@ class CaseTopology(Topology):
     def __init__(self) -> None:
         super().__init__()
         self.case = ""
+        self.output = ""
 
-    def _add(self, node: Any) -> None:
+    def add_node(self, node: Any) -> None:
         if isinstance(node, SourceNode):
             pattern = None
             if node.pattern is not None:
                 pattern = re.compile(re.escape(f"{self.case}.") + node.pattern.pattern)
-            node = replace(node, topics=tuple(self._prefixed(topic) for topic in node.topics), pattern=pattern)
+            topics = tuple(self._prefixed(topic, self.case) for topic in node.topics)
+            node = replace(node, topics=topics, pattern=pattern)
         elif isinstance(node, SinkNode):
-            node = replace(node, topic=self._prefixed(node.topic))
-        super()._add(node)
+            node = replace(node, topic=self._prefixed(node.topic, self.output))
+        super().add_node(node)
 
-    def _prefixed(self, topic: Any) -> Any:
-        if topic in self._internal:
+    def _prefixed(self, topic: Any, prefix: str) -> Any:
+        if topic in self.internal_topics:
             return topic
-        prefix = self.case
         return f"{prefix}.{topic}" if isinstance(topic, str) else lambda *arguments: f"{prefix}.{topic(*arguments)}"
 
 
-def topology_of_all(names: list[str], prefix: str) -> Topology:
+def topology_of_all(names: list[str], prefix: str, outputs: str | None = None) -> Topology:
+    """Return a topology of these cases, whose topics have `prefix` and the name of the case before
+    their own names; those that it writes have `outputs` instead of `prefix`."""
     builder = StreamsBuilder()
     builder.topology = topology = CaseTopology()
     for name in names:
-        topology.case = f"{prefix}.{name}"
+        topology.case, topology.output = f"{prefix}.{name}", f"{outputs or prefix}.{name}"
         _store_prefix[0] = f"{name}-"
         CASES[name](builder)
     _store_prefix[0] = ""
@@ -551,6 +644,26 @@ def in_time(records: list[Record]) -> list[Record]:
         topic = min((t for t in queues if queues[t]), key=lambda t: (queues[t][0][3], t))
         ordered.append(queues[topic].pop(0))
     return ordered
+
+
+class Parking:
+    """A production exception handler that writes to the dead letter queue what was not written."""
+
+    def configure(self, config: Any) -> None:
+        self.topic = config["errors.dead.letter.queue.topic.name"]
+
+    def handle_error(self, context: Any, record: Any, error: Exception) -> Response:
+        return Response.resume([ProducerRecord(self.topic, b"parked", record.key)])
+
+
+class Passing:
+    """A processor without punctuators."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
 
 
 class CountReporter:

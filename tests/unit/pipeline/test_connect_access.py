@@ -339,6 +339,13 @@ def test_an_undeclared_module_is_not_imported(api: ApiClient, module: Path, numb
     assert not module.with_suffix(".imported").exists(), setting
 
 
+def test_a_connector_may_not_name_a_token_endpoint(api: ApiClient) -> None:
+    """It could make the worker send a file to the brokers of the connector."""
+    option = "producer.override.sasl.oauthbearer.token.endpoint.url"
+    status, response = api("POST", "/connectors", {"name": "c", "config": {**SOURCE, option: "file:///etc/passwd"}})
+    assert status == 400 and "only the worker's settings may name a token endpoint" in response["message"]
+
+
 def test_plugin_requests_do_not_import_undeclared_modules(api: ApiClient, module: Path) -> None:
     assert api("GET", f"/connector-plugins/{module.stem}.CustomSource/config")[0] == 404
     path = f"/connector-plugins/{module.stem}.CustomSource/config/validate"

@@ -58,9 +58,9 @@ def test_settings_override_the_defaults(builder: Builder) -> None:
 
 
 def test_master_and_log_level_come_from_the_environment(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
+    monkeypatch.setenv("SPARK_MASTER", "yarn")
     build_session("words", {}, log_level="OFF")
-    assert (builder.settings["master"], builder.level) == ("spark://there:7077", "OFF")
+    assert (builder.settings["master"], builder.level) == ("yarn", "OFF")
     monkeypatch.setenv("KAVKA_SPARK_LOG_LEVEL", "DEBUG")
     build_session("words", {}, "local[3]", log_level="OFF")
     assert (builder.settings["master"], builder.level) == ("local[3]", "DEBUG")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,6 @@ def test_invalid_settings_are_rejected(base: str, more: str, message: str) -> No
         "group.filter.class = com.acme.OnlyOurGroups",
         "config.property.filter.class = com.acme.Nothing",
         "forwarding.admin.class = com.acme.FederatedAdmin",
-        "config.providers = file",
         "use.defaults.from = source",
         "value.converter = org.apache.kafka.connect.json.JsonConverter",
         "transforms = mask",
@@ -135,6 +135,26 @@ def test_unsupported_settings_with_the_default_value_are_accepted(caplog: pytest
             "value.converter = ByteArrayConverter"
         )
     assert not caplog.records
+
+
+def test_both_clusters_are_secured_and_secrets_come_from_providers(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("password=hidden-4711\n")
+    flow = flows(
+        "config.providers = file\n"
+        "config.providers.file.class = org.apache.kafka.common.config.provider.FileConfigProvider\n"
+        "security.protocol = SASL_SSL\nsasl.mechanism = SCRAM-SHA-256\nssl.ca.location = /ca.pem\n"
+        "A.sasl.username = alice\n"
+        f"A.sasl.password = ${{file:{tmp_path}/secrets:password}}\n"
+        "B.security.protocol = SSL"
+    )["A->B"]
+    expected = {"security.protocol": "SASL_SSL", "ssl.ca.location": "/ca.pem", "sasl.password": "hidden-4711"}
+    for client in (flow.consumer, flow.source_admin):
+        assert expected.items() <= client.items()
+    for client in (flow.producer, flow.target_admin):
+        assert client["security.protocol"] == "SSL" and "sasl.password" not in client
+    assert "hidden-4711" not in repr(flow)
+    with pytest.raises(OptionError, match=r"config.providers.file.class"):
+        flows("config.providers = file")
 
 
 def test_groups_are_listed_once_if_refreshing_is_disabled() -> None:

@@ -1,5 +1,5 @@
-"""The model beside Kafka's own TopologyTestDriver, on the same topologies and records
-(golden/streams-3.9.1.txt is what support/java/StreamsProbe.java prints without a cache)."""
+"""Topologies behave as in Kafka's TopologyTestDriver, with the same records
+(golden/streams-3.9.1.txt is the output of support/java/StreamsProbe.java without a cache)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "streams-3.9.1.txt"
 
 
 def parts() -> dict[str, tuple[list[str], list[str]]]:
-    found = {}
+    cases = {}
     for part in GOLDEN.read_text().split("=== ")[1:]:
         name, rest = part.split("\n", 1)
         described, written = rest.split("---\n", 1)
-        found[name] = [line.split(" (extractor")[0] for line in described.splitlines()], written.splitlines()
-    return found
+        cases[name] = [line.split(" (extractor")[0] for line in described.splitlines()], written.splitlines()
+    return cases
 
 
 KAFKA = parts()
 
 
-def test_kafka_was_asked_about_every_case() -> None:
+def test_kafka_has_run_every_case() -> None:
     assert set(KAFKA) == set(streams_cases.CASES)
 
 
@@ -35,13 +35,13 @@ def test_a_topology_is_described_in_kafkas_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", streams_cases.CASES)
 def test_a_topology_writes_what_it_writes_in_kafka(name: str) -> None:
-    found, expected = streams_cases.driven(name), KAFKA[name][1]
+    written, expected = streams_cases.driven(name), KAFKA[name][1]
     if name in ("stream_left_join", "stream_outer_join"):
-        # Kafka tells records that found nothing some time after their window has closed; we do when
+        # Kafka forwards records without a match some time after their window has closed, Kavka when
         # it closes.
-        found, expected = sorted(found), sorted(expected)
+        written, expected = sorted(written), sorted(expected)
     if name == "stream_outer_join":
-        # In that time a late record may still find them: then there is one record less.
-        assert len(set(found) & set(expected)) == len(set(expected))
+        # In that time a late record may still match them: then there is one record less.
+        assert len(set(written) & set(expected)) == len(set(expected))
         return
-    assert found == expected
+    assert written == expected

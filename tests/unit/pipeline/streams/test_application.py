@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kavka.pipeline.spark.fencing import Claim, Fenced, check
 from kavka.pipeline.streams import application
 from kavka.pipeline.streams.application_states import ACTIVE, ENDED, TRANSITIONS, State
 from kavka.streams import KafkaStreams, StreamsBuilder, StreamsException, StreamThreadExceptionResponse
 from tests.support.processes import wait_until
+
+
+class Later:
+    """A coordinator that knows a later claim."""
+
+    def describe_transactions(self, names: list[str], timeout: float) -> dict[str, Any]:
+        return {name: SimpleNamespace(producer_id=1, producer_epoch=1) for name in names}
 
 
 class Query:
@@ -77,7 +86,7 @@ def test_every_state_leads_to_an_end() -> None:
     assert set(TRANSITIONS) == set(State)
     for state in State:
         reachable = {state}
-        while more := {after for one in reachable for after in TRANSITIONS[one]} - reachable:
+        while more := {after for before in reachable for after in TRANSITIONS[before]} - reachable:
             reachable |= more
         assert reachable & ENDED
     assert not any(TRANSITIONS[state] for state in ENDED)
@@ -115,6 +124,17 @@ def test_close_during_start_stops_the_query(app: Application) -> None:
     assert "RUNNING" not in app.states
 
 
+def test_a_query_that_is_to_be_retried_starts_again_without_the_handler(app: Application) -> None:
+    handled: list[BaseException] = []
+    app.streams.set_uncaught_exception_handler(handled.append)
+    app.streams.start()
+    app.queries[0].fail(RuntimeError("in Spark\nkavka.RetryProductionException: a record was not written: timed out"))
+    wait_until(lambda: len(app.queries) == 2, timeout=10, what="the next query")
+    app.wait_for(State.RUNNING)
+    assert handled == []
+    assert app.streams.close(10)
+
+
 def test_a_failed_query_ends_the_application(app: Application) -> None:
     app.streams.start()
     app.queries[0].fail(ValueError("broken"))
@@ -131,6 +151,17 @@ def test_a_handler_can_replace_the_query(app: Application) -> None:
     wait_until(lambda: len(app.queries) == 2, timeout=10, what="the second query")
     app.wait_for(State.RUNNING)
     assert app.streams.close(10)
+
+
+def test_a_driver_that_was_replaced_ends_whatever_the_handler_says(app: Application) -> None:
+    with pytest.raises(Fenced) as raised:
+        check(Later(), Claim("app-driver", 1, 0))  # type: ignore[arg-type]
+    app.streams.set_uncaught_exception_handler(lambda error: StreamThreadExceptionResponse.REPLACE_THREAD)
+    app.streams.start()
+    app.queries[0].fail(ValueError(f"[PYTHON_DATA_SOURCE_ERROR]\nkavka.pipeline.spark.fencing.Fenced: {raised.value}"))
+    assert app.streams.wait(10)
+    assert str(app.streams.exception()) == "another driver of the application app was started, so this one ends"
+    assert len(app.queries) == 1
 
 
 def test_a_handler_that_raises_ends_the_application_with_its_error(app: Application) -> None:

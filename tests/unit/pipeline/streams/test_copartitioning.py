@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from kavka.pipeline.streams.plan import check_copartitioned, make_plan
 from kavka.streams import (
     Grouped,
     Joined,
-    JoinWindows,
     KafkaStreams,
     Materialized,
     Named,
@@ -23,65 +21,12 @@ from kavka.streams import (
     Repartitioned,
     Serdes,
     Stores,
-    StreamJoined,
     StreamsBuilder,
     TableJoined,
-    TimeWindows,
     Topology,
     TopologyException,
 )
-
-WINDOWS = JoinWindows.of_time_difference_with_no_grace(10)
-
-
-def pair(one: Any, two: Any) -> str:
-    return f"{one} {two}"
-
-
-def third(key: Any, value: Any, aggregate: Any) -> Any:
-    return aggregate
-
-
-def stream_table(builder: StreamsBuilder) -> None:
-    builder.stream("a").join(builder.table("b"), pair).to("out")
-
-
-def named_stream_table(builder: StreamsBuilder) -> None:
-    builder.stream("a").left_join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
-
-
-def named_stream_stream(builder: StreamsBuilder) -> None:
-    how = StreamJoined.as_("stores").with_name("enrich")
-    builder.stream("a").outer_join(builder.stream("b"), pair, WINDOWS, how).to("out")
-
-
-def named_table_table(builder: StreamsBuilder) -> None:
-    builder.table("a").join(builder.table("b"), pair, named=Named.as_("enrich")).to_stream().to("out")
-
-
-def cogroup(builder: StreamsBuilder) -> None:
-    other = builder.stream("b").group_by_key()
-    builder.stream("a").group_by_key().cogroup(third).cogroup(other, third).aggregate(str).to_stream().to("out")
-
-
-def windowed_cogroup(builder: StreamsBuilder) -> None:
-    other = builder.stream("b").group_by_key()
-    both = builder.stream("a").group_by_key().cogroup(third).cogroup(other, third)
-    both.windowed_by(TimeWindows.of_size_with_no_grace(10)).aggregate(str)
-
-
-def merged_with_a_joined_stream(builder: StreamsBuilder) -> None:
-    builder.stream("a").merge(builder.stream("b")).join(builder.table("c"), pair, Joined.as_("enrich")).to("out")
-
-
-def several_joins(builder: StreamsBuilder) -> None:
-    """`a` with `c`, the result with `b`."""
-    joined = builder.stream("a").join(builder.table("c"), pair, Joined.as_("first"))
-    joined.map_values(str).join(builder.table("b"), pair, Joined.as_("second")).to("out")
-
-
-def several_topics(builder: StreamsBuilder) -> None:
-    builder.stream(["a", "b"]).join(builder.table("c"), pair, Joined.as_("enrich")).to("out")
+from tests.support.streams_copartitioning import TOGETHER, append, named_stream_table, pair
 
 
 def built(steps: Callable[[StreamsBuilder], None]) -> Topology:
@@ -96,20 +41,7 @@ def check(topology: Topology, **counts: int) -> dict[str, int]:
     return dict(plan.partitions)
 
 
-TOGETHER = [
-    stream_table,
-    named_stream_table,
-    named_stream_stream,
-    named_table_table,
-    cogroup,
-    windowed_cogroup,
-    merged_with_a_joined_stream,
-    several_joins,
-    several_topics,
-]
-
-
-@pytest.mark.parametrize("steps", TOGETHER)
+@pytest.mark.parametrize("steps", TOGETHER.values(), ids=TOGETHER)
 def test_topics_that_meet_must_have_as_many_partitions(steps: Callable[[StreamsBuilder], None]) -> None:
     topology = built(steps)
     with pytest.raises(TopologyException, match=re.escape("number of partitions: [{a=3, b=2")):
@@ -137,7 +69,7 @@ def test_repartition_topics_take_the_number_of_the_topics_that_they_meet() -> No
 def test_repartition_topics_that_meet_take_the_largest_number_of_what_feeds_them() -> None:
     builder = StreamsBuilder()
     one, two = (builder.stream(name).group_by(lambda key, value: value, Grouped.as_(name)) for name in "ab")
-    one.cogroup(third).cogroup(two, third).aggregate(str, Materialized.as_("both"))
+    one.cogroup(append).cogroup(two, append).aggregate(str, Materialized.as_("both"))
     counts = check(builder.build(), a=3, b=2)
     assert [count for name, count in counts.items() if name.endswith("-repartition")] == [3, 3]
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_the_documented_examples_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "streams.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     names: dict[str, object] = {"__name__": "example"}
     built = {}
     for number, block in enumerate(blocks):
@@ -25,7 +25,7 @@ def test_the_documented_examples_run() -> None:
         assert out.read_key_value() == ("c@60000", 2.5)
 
 
-def test_the_fraud_alert_tells_the_fourth_payment_of_a_minute() -> None:
+def test_the_fraud_alert_reports_the_fourth_payment_of_a_minute() -> None:
     topology = runpy.run_path(str(ROOT / "examples" / "fraud_alert.py"))["build"]()
     with TopologyTestDriver(topology) as driver:
         payments = driver.create_input_topic("card-payments", value_serde=Serdes.Json())

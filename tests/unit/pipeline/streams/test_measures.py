@@ -56,7 +56,7 @@ def test_rates_and_latencies_are_those_of_the_batches_that_spark_remembers() -> 
     assert of_batches([]) == {}
 
 
-def test_lag_is_told_for_each_partition_and_state_for_all() -> None:
+def test_lag_is_reported_for_each_partition_and_state_for_all() -> None:
     assert of_the_last([FIRST, SECOND]) == {
         "records-lag:{partition=0, topic=a}": 10,
         "records-lag:{partition=1, topic=a}": 1,
@@ -81,7 +81,7 @@ def test_totals_of_a_new_application_count_from_where_its_first_batch_began(tmp_
     assert measures.totals() == {"commit-total": 2, "process-total": 10}
 
 
-def test_totals_of_an_application_that_goes_on_count_from_its_start(tmp_path: Path) -> None:
+def test_totals_of_an_application_that_continues_count_from_its_start(tmp_path: Path) -> None:
     write(tmp_path, 7, '{"a": {"0": 5}}')
     measures = Measures(tmp_path)
     measures.begin()
@@ -92,7 +92,7 @@ def test_totals_of_an_application_that_goes_on_count_from_its_start(tmp_path: Pa
     assert measures.totals() == {"commit-total": 1, "process-total": 4}
 
 
-def test_an_application_that_was_not_started_tells_its_state_alone() -> None:
+def test_an_application_that_was_not_started_reports_only_its_state() -> None:
     builder = StreamsBuilder()
     builder.stream("a").to("b")
     streams = KafkaStreams(builder.build(), {"application.id": "x", "bootstrap.servers": "nowhere:1"})

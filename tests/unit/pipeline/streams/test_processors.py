@@ -35,7 +35,7 @@ from kavka.streams import (
 
 
 class Counter:
-    """Counts values by key, and tells all counts every ten seconds of stream time."""
+    """Counts values by key, and forwards all counts every ten seconds of stream time."""
 
     def __init__(self, kind: str = PunctuationType.STREAM_TIME) -> None:
         self._kind = kind
@@ -188,15 +188,17 @@ def test_serdes_write_kafkas_bytes(serde: Any, value: Any, data: bytes) -> None:
     assert serde.serialize(None) is None
 
 
-def test_a_value_of_the_wrong_type_is_told() -> None:
+def test_a_value_of_the_wrong_type_is_reported() -> None:
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: len(value)).to("out")
-    told = pytest.raises(StreamsException, match=r"KSTREAM-SINK-0000000002 to out: Serdes.String cannot write .* int")
-    with TopologyTestDriver(builder.build()) as driver, told:
+    failure = pytest.raises(
+        StreamsException, match=r"KSTREAM-SINK-0000000002 to out: Serdes.String cannot write .* int"
+    )
+    with TopologyTestDriver(builder.build()) as driver, failure:
         driver.create_input_topic("in").pipe_input("a", "b")
 
 
-def test_what_cannot_be_read_goes_where_the_handler_says() -> None:
+def test_the_handler_decides_about_records_that_cannot_be_read() -> None:
     builder = StreamsBuilder()
     builder.stream("in", Consumed.with_(Serdes.String(), Serdes.Long())).to("out")
     bad = {"key_serde": Serdes.String(), "value_serde": Serdes.String()}
@@ -209,17 +211,17 @@ def test_what_cannot_be_read_goes_where_the_handler_says() -> None:
         assert driver.create_output_topic("out", value_serde=Serdes.Long()).read_key_values_to_list() == [("a", 5)]
 
 
-def test_with_a_cache_the_changes_of_one_record_are_told_once() -> None:
+def test_with_a_cache_the_changes_of_one_record_are_forwarded_once() -> None:
     builder = StreamsBuilder()
     windows = SessionWindows.of_inactivity_gap_with_no_grace(10)
     counts = builder.stream("in").group_by_key().windowed_by(windows).count()
     counts.to_stream(lambda key, value: key.key).to("out", Produced.with_(Serdes.String(), Serdes.Long()))
-    found = {}
+    values = {}
     for cache in (0, 1000):
         with TopologyTestDriver(builder.build(), {"cache.max.bytes.buffering": cache}) as driver:
             driver.create_input_topic("in").pipe_record_list([TestRecord("a", "x", at) for at in (5, 8, 6)])
-            found[cache] = driver.create_output_topic("out", value_serde=Serdes.Long()).read_values_to_list()
-    assert found == {0: [1, None, 2, None, 3], 1000: [1, None, 2, 3]}
+            values[cache] = driver.create_output_topic("out", value_serde=Serdes.Long()).read_values_to_list()
+    assert values == {0: [1, None, 2, None, 3], 1000: [1, None, 2, 3]}
 
 
 def test_a_timestamp_can_be_taken_from_the_value() -> None:
@@ -239,7 +241,7 @@ def test_headers_stay_with_their_record() -> None:
         assert driver.create_output_topic("out").read_record().headers == (("h", b"1"),)
 
 
-def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
+def test_invalid_operators_are_rejected_when_the_topology_is_built() -> None:
     builder = StreamsBuilder()
     stream, table = builder.stream("a"), builder.table("b")
     with pytest.raises(TopologyException, match="JoinWindows"):
@@ -300,14 +302,14 @@ def test_windowed_keys_and_changes_are_written_with_the_defaults() -> None:
     windows = TimeWindows.of_size_with_no_grace(10)
     builder.stream("in").group_by_key().windowed_by(windows).count().to_stream().to("windowed")
     builder.table("table").group_by(lambda key, value: (key % 2, value)).reduce(
-        lambda one, two: one + two, lambda one, two: one - two
+        lambda left, right: left + right, lambda left, right: left - right
     ).to_stream().to("sums")
     numbers = {"default.key.serde": "Integer", "default.value.serde": "Long"}
     with TopologyTestDriver(builder.build(), numbers) as driver:
         driver.create_input_topic("in").pipe_input(7, 1, 25)
         serde = WindowedSerdes.time_windowed_serde_from(Serdes.Integer(), 10)
-        found = driver.create_output_topic("windowed", serde).read_key_value()
-        assert found == (Windowed(7, TimeWindow(20, 30)), 1)
+        pair = driver.create_output_topic("windowed", serde).read_key_value()
+        assert pair == (Windowed(7, TimeWindow(20, 30)), 1)
         driver.create_input_topic("table").pipe_key_value_list([(1, 10), (3, 5), (1, 20)])
         assert driver.create_output_topic("sums").read_key_values_to_list() == [(1, 10), (1, 15), (1, 25)]
 
@@ -337,13 +339,13 @@ def test_transformers_are_closed_also_those_that_only_look_values_up() -> None:
     Doubling.made = []
     builder = StreamsBuilder()
     doubled = builder.table("a").transform_values(Doubling)
-    builder.stream("b").join(doubled, lambda one, two: one + two).to("out")
+    builder.stream("b").join(doubled, lambda left, right: left + right).to("out")
     with TopologyTestDriver(builder.build()) as driver:
         driver.create_input_topic("a").pipe_input("k", "x", 5)
         driver.create_input_topic("b").pipe_input("k", "y", 6)
         assert driver.create_output_topic("out").read_key_values_to_list() == [("k", "yxx")]
         assert len(Doubling.made) == 2
-    assert all(one.closed for one in Doubling.made)
+    assert all(transformer.closed for transformer in Doubling.made)
 
 
 def test_a_transformer_cannot_forward_records() -> None:
@@ -353,7 +355,7 @@ def test_a_transformer_cannot_forward_records() -> None:
         driver.create_input_topic("a").pipe_input("k", "forward")
 
 
-def test_what_supplies_no_transformer_is_told() -> None:
+def test_a_supplier_without_a_transformer_is_rejected() -> None:
     builder = StreamsBuilder()
     builder.table("a").transform_values(object).to_stream().to("out")
     with pytest.raises(StreamsException, match="does not supply a transformer"):
@@ -363,7 +365,7 @@ def test_what_supplies_no_transformer_is_told() -> None:
 
 
 def test_a_transformer_is_called_by_the_wall_clock_and_brings_its_own_stores() -> None:
-    told: list[tuple[int, list[Any]]] = []
+    calls: list[tuple[int, list[Any]]] = []
 
     class Ticking:
         @staticmethod
@@ -376,7 +378,7 @@ def test_a_transformer_is_called_by_the_wall_clock_and_brings_its_own_stores() -
             context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
 
         def tell(self, at: int) -> None:
-            told.append((at, list(self.store.all())))
+            calls.append((at, list(self.store.all())))
 
         def transform(self, read_only_key: str, value: str | None) -> str | None:
             self.store.put(read_only_key, value)
@@ -390,10 +392,10 @@ def test_a_transformer_is_called_by_the_wall_clock_and_brings_its_own_stores() -
     with TopologyTestDriver(topology) as driver:
         driver.create_input_topic("a").pipe_input("k", "x")
         driver.advance_wall_clock_time(1000)
-    assert told == [(1000, [("k", "x")])]
+    assert calls == [(1000, [("k", "x")])]
 
 
-def test_with_a_cache_the_end_of_a_key_is_told_of_a_table_that_is_kept() -> None:
+def test_with_a_cache_a_materialized_table_forwards_deletions() -> None:
     builder = StreamsBuilder()
     builder.table("a").map_values(lambda value: value * 2, Materialized.as_("mapped")).to_stream().to("out")
     builder.table("b").transform_values(Doubling, materialized=Materialized.as_("double")).to_stream().to("out")
@@ -437,7 +439,7 @@ def test_a_global_store_is_written_by_its_own_processor_alone() -> None:
         assert driver.get_key_value_store("everywhere").get("k") == "v"
 
 
-def test_what_keeps_a_global_store_is_not_called_by_time() -> None:
+def test_the_processor_of_a_global_store_has_no_punctuators() -> None:
     assert not has_users(StreamsBuilder().add_global_store(*_global()).build())
     with pytest.raises(StreamsException, match="keeps keeps a global store, and cannot be called by time"):
         TopologyTestDriver(keeping("everywhere", PunctuationType.STREAM_TIME))
@@ -447,7 +449,7 @@ def _global() -> tuple[Any, ...]:
     return Stores.in_memory_key_value_store("s"), "t", None, Counter
 
 
-def test_a_global_store_is_added_once_and_reads_a_topic_of_its_own() -> None:
+def test_a_global_store_is_added_once_and_reads_its_own_topic() -> None:
     with pytest.raises(TopologyException, match="StateStore s is already added"):
         StreamsBuilder().add_global_store(*_global()).add_global_store(*_global())
     builder = StreamsBuilder()

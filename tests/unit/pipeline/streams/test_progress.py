@@ -25,7 +25,7 @@ def test_nothing_is_done_before_the_first_batch_is_committed(tmp_path):
     assert done(tmp_path) == {}
 
 
-def test_what_is_done_is_where_the_last_committed_batch_ended_in_all_sources(tmp_path):
+def test_done_is_where_the_last_committed_batch_ended_in_all_sources(tmp_path):
     write(tmp_path, 9, '{"a": {"0": 5}, "$initial": {"a": {"0": 2}}}', '{"b": {"0": 1}}')
     write(tmp_path, 10, '{"a": {"0": 7, "1": 3}}', "-", '{"b": {"0": 4}}')
     write(tmp_path, 11, '{"a": {"0": 9, "1": 9}}', "-", '{"b": {"0": 9}}', committed=False)
@@ -34,14 +34,14 @@ def test_what_is_done_is_where_the_last_committed_batch_ended_in_all_sources(tmp
 
 
 class Deleting:
-    """In place of an admin: what it was asked to delete."""
+    """In place of an admin: the offsets of its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[Mapping[TopicPartition, int]] = []
+        self.deleted: list[Mapping[TopicPartition, int]] = []
         self.fails = False
 
     def delete_records(self, offsets: Mapping[TopicPartition, int], *, timeout: float) -> None:
-        self.asked.append(offsets)
+        self.deleted.append(offsets)
         if self.fails:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it has moved")
 
@@ -59,13 +59,13 @@ def test_of_the_applications_own_topics_what_the_checkpoint_has_done_is_deleted_
     write(tmp_path, 1, '{"app-own": {"0": 5, "1": 9}, "users": {"0": 9}}', committed=False)
     purging.once()
     purging.once()
-    assert admin.asked == [{TopicPartition("app-own", 1): 3}]
+    assert admin.deleted == [{TopicPartition("app-own", 1): 3}]
     write(tmp_path, 1, '{"app-own": {"0": 5, "1": 3}, "users": {"0": 9}}')
     purging.once()
-    assert admin.asked[1:] == [{TopicPartition("app-own", 0): 5}]
+    assert admin.deleted[1:] == [{TopicPartition("app-own", 0): 5}]
 
 
-def test_what_could_not_be_deleted_is_tried_again(tmp_path):
+def test_a_failed_deletion_is_tried_again(tmp_path):
     admin = Deleting()
     purging = purge(admin, tmp_path)
     write(tmp_path, 0, '{"app-own": {"0": 2}}')
@@ -74,7 +74,7 @@ def test_what_could_not_be_deleted_is_tried_again(tmp_path):
     admin.fails = False
     purging.once()
     purging.once()
-    assert admin.asked == [{TopicPartition("app-own", 0): 2}] * 2
+    assert admin.deleted == [{TopicPartition("app-own", 0): 2}] * 2
 
 
 def test_a_checkpoint_that_is_taken_away_meanwhile_ends_nothing(tmp_path):
@@ -82,4 +82,4 @@ def test_a_checkpoint_that_is_taken_away_meanwhile_ends_nothing(tmp_path):
     write(tmp_path, 0, '{"app-own": {"0": 2}}')
     (tmp_path / "offsets" / "0").unlink()
     purge(admin, tmp_path).once()
-    assert admin.asked == []
+    assert admin.deleted == []

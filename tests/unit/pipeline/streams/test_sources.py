@@ -5,16 +5,20 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.offsets import DONE_BY_JOB
 from kavka.pipeline.spark.options import source_options
 from kavka.pipeline.spark.source import KavkaStreamReader
+from kavka.pipeline.streams.plan import make_plan
+from kavka.pipeline.streams.routed import RoutedReader
 from kavka.pipeline.streams.settings import settings_of
-from kavka.pipeline.streams.sources import _starting, set_by_others
-from kavka.streams import StreamsBuilder, Topology
+from kavka.pipeline.streams.sources import _starting, check_partitions, check_reset, policies_of, set_by_others
+from kavka.streams import StreamsBuilder, StreamsException, Topology
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -120,3 +124,44 @@ def test_the_group_hears_of_a_job_only_when_its_first_batch_is_done() -> None:
     assert cluster.told == []
     reader.latestOffset(end, ReadAllAvailable())
     assert cluster.told == [{A0: OffsetAndMetadata(5, DONE_BY_JOB)}]
+
+
+def test_without_a_reset_policy_the_group_must_have_every_partition() -> None:
+    policies = {"a": "none", "b": "earliest"}
+    check_reset({"a": 2, "b": 1}, policies, {A0: 1, A1: 2})
+    with pytest.raises(StreamsException, match=r"input topic a \(partition 1\) and no valid reset policy"):
+        check_reset({"a": 2, "b": 1}, policies, {A0: 1})
+
+
+def test_global_tables_are_read_from_the_beginning() -> None:
+    settings = settings_of({"application.id": "app", "bootstrap.servers": "x:1", "auto.offset.reset": "none"})
+    assert policies_of(topology(), settings) == {
+        "a": "none", "b": "earliest", f"app-{next(iter(topology().internal_topics))}": "latest",
+    }  # fmt: skip
+
+
+def test_topics_of_a_stateful_application_must_keep_their_partitions() -> None:
+    settings = settings_of({"application.id": "app", "bootstrap.servers": "x:1"})
+    check_partitions({"a": 2, "b": 1}, [A0, A1, B0], {"a", "b"}, settings)
+    check_partitions({"a": 4, "b": 1}, [A0, A1, B0], {"b"}, settings)
+    check_partitions({"a": 4}, [], {"a"}, settings)
+    with pytest.raises(
+        StreamsException, match=r"the topic a had 2 partitions and has 4.* --application-id app --input"
+    ):
+        check_partitions({"a": 4, "b": 1}, [A0, A1, B0], {"a", "b"}, settings)
+
+
+def test_the_source_of_tasks_refuses_new_partitions_and_that_of_global_tables_follows() -> None:
+    job: Any = SimpleNamespace(
+        settings=settings_of({"application.id": "app", "bootstrap.servers": "x:1"}),
+        plan=make_plan(topology(), {"a": 1, "b": 1}),
+        due_path=None,
+    )
+    options = source_options({"kafka.bootstrap.servers": "x:1", "subscribe": "a,b"}, streaming=True)
+    reader = RoutedReader(options, job)
+    cluster: Any = SimpleNamespace(earliest=lambda tps: dict.fromkeys(tps, 0))
+    reader._cluster = cluster
+    b1 = TopicPartition("b", 1)
+    assert reader._with_new_partitions({B0: 3}, {A0: 1, B0: 4, b1: 2}) == {B0: 3, A0: 0, b1: 0}
+    with pytest.raises(PipelineError, match="the topic a had 1 partitions and has 2"):
+        reader._with_new_partitions({A0: 1, B0: 3}, {A0: 1, A1: 1, B0: 3})

@@ -72,7 +72,7 @@ class Handle:
 def started(topology: Topology, folder: Path) -> Plan:
     """What a start plans, with the files that it leaves."""
     plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1))
-    plan, layout = fit(topology, plan, read_layout(folder), {}, False)
+    plan, layout = fit(topology, plan, read_layout(folder))
     write_layout(folder, layout)
     return plan
 
@@ -83,13 +83,13 @@ def run(
     """One micro-batch of a new process: the records of topic `in`, and what the task sends."""
     workers._running.clear()
     job = workers.Job(topology, SETTINGS, plan, {}, run, False, "id", folder)
-    processor = workers.TaskProcessor(job, False)
+    processor = workers.TaskProcessor(job)
     processor.init(handle)  # type: ignore[arg-type]
     rows = [(topic, 0, number, *record, ()) for number, (topic, *record) in enumerate(records)]
     packs = [SimpleNamespace(data=marshal.dumps((row[0], 0, row[2], [row]))) for row in rows]
     (task,) = plan.tasks
     results = processor.handleInputRows((task.key,), iter(packs), None)  # type: ignore[arg-type]
-    return [sent for row in results for sent in marshal.loads(row.data)]
+    return [sent for row in results if row.data is not None for sent in marshal.loads(row.data)]
 
 
 def restores(folder: Path) -> int:

@@ -81,7 +81,7 @@ def test_a_folder_that_others_may_write_to_is_refused_with_the_command(shared: P
         create_own_folder(shared / "kafka-streams" / "app")
 
 
-def test_a_folder_of_somebody_else_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_own_folder(shared / "kafka-streams" / "app")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     with pytest.raises(StreamsException, match=r"belongs to the user with the id .*set state\.dir"):
