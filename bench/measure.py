@@ -25,6 +25,9 @@ class Options:
     connections: int = 5000
     partitions: int = 1000
     cluster_partitions: int = 2000
+    keys: int = 1_000_000
+    rounds: int = 200
+    seconds: float = 60
 
 
 @dataclass

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from bench import (
     small_requests,
     spark,
     start,
+    streams,
+    streams_cluster,
     test_broker,
     tool_start,
     transactions,
@@ -79,7 +82,15 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "spark-source": spark.run_source,
     "spark-sink": spark.run_sink,
     "spark-latency": spark.run_latency,
-    "streams-word-count": spark.run_word_count,
+    "streams-word-count": streams.run_word_count,
+    "streams-expressions": streams.run_expressions,
+    "streams-aggregate": streams.run_aggregate,
+    "streams-join": streams.run_join,
+    "streams-latency": streams.run_latency,
+    "streams-memory": streams.run_memory,
+    "streams-idle": streams.run_idle,
+    "streams-pyspark": spark.run_word_count,
+    "streams-cluster": streams_cluster.run,
     "mirror": mirror.run,
     "connect-file": connect.run_file,
     "connect-parquet": connect.run_parquet,
@@ -109,6 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cluster-partitions", type=int, default=2000, help="partitions in cluster-controller (default: 2,000)"
     )
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the state of streams (default: 1,000,000)")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds in streams-latency (default: 200)")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds in streams-idle (default: 60)")
+    parser.add_argument("--quick", action="store_true", help="a short run with small sizes, to see whether it works")
     parser.add_argument("--folder", type=Path, help="the folder for the brokers' data (default: a temporary folder)")
     parser.add_argument("--peer", metavar="REVISION", help="compare with Kavka at this git revision instead of Apache")
     parser.add_argument("--docs", type=Path, help="also write the table to this file")
@@ -124,7 +139,12 @@ def main(argv: list[str] | None = None) -> int:
         connections=arguments.connections,
         partitions=arguments.partitions,
         cluster_partitions=arguments.cluster_partitions,
+        keys=arguments.keys,
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
     )
+    if arguments.quick:
+        options = replace(options, records=2000, pairs=1, keys=500, rounds=2, seconds=3)
     Side.peer = arguments.peer
     names = arguments.only or [*BENCHMARKS, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))

@@ -1,7 +1,7 @@
 """Kavka's Spark source and sink, compared with the connector of Spark 4.0.0, on a Kavka broker.
 
     python -m bench --only spark-source --only spark-sink --only spark-latency [--pairs 5]
-    python -m bench --only streams-word-count --records 10000000 [--pairs 5]
+    python -m bench --only streams-pyspark --records 10000000 [--pairs 5]
 
 Each value is the median of several rounds in a Spark process, without the first round, in which the
 JVM is cold. The connector of Spark 4.3 is not available.
