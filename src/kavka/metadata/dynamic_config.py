@@ -2,13 +2,13 @@
 
 A change reads the znode of a topic, broker or group, and writes the znode if its version is still
 the same. Otherwise another broker has changed the znode, and the change is computed again. The same
-transaction creates a notification under /config/changes. Every broker watches the notifications,
-reads the changed znode and applies it. The broker that handles the request applies the change
-before it responds. Notifications older than 15 minutes are removed.
+transaction creates a notification under /config/changes. Every broker follows the notifications
+(`notifications.py`), reads the changed znode and applies it. The broker that handles the request
+applies the change before it responds.
 
 This module owns the overrides of topics and groups; `common.config_view` resolves their defaults. A
 group without overrides has no znode. Kafka 3.9 has no groups under /config and logs their
-notifications as unknown.
+notifications as unknown. `entity_configs` owns the settings of users, clients and addresses.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from kavka.common.config_view import BrokerConfigs
 from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata import paths
+from kavka.metadata.entity_configs import ENTITY_TYPES, EntityConfigs
+from kavka.metadata.notifications import NotificationFollower
 from kavka.metadata.store import (
     BadVersion,
     Create,
@@ -33,11 +35,12 @@ from kavka.metadata.store import (
     MetadataStore,
     NodeExists,
     NoNode,
+    NotEmpty,
     Op,
     SetData,
-    StoreUnavailable,
-    WatchEvent,
+    parent_of,
 )
+from kavka.security.password_encoder import EncodingError, PasswordEncoder
 from kavka.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -45,9 +48,6 @@ logger = logging.getLogger(__name__)
 # A function from the current values to the new values, or to None to leave them unchanged. It is
 # called again after a concurrent change.
 Change = Callable[[dict[str, str]], Mapping[str, str] | None]
-
-NOTIFICATION_LIFETIME_MS = 15 * 60 * 1000
-RETRY_INTERVAL_S = 1.0
 
 
 class LiveSettings(Protocol):
@@ -75,26 +75,24 @@ class DynamicConfig:
         self.on_topic: list[Callable[[str], Any]] = []
         self.on_group: list[Callable[[str], Any]] = []
         self.on_broker: list[Callable[[frozenset[str]], Any]] = []
+        self.entities = EntityConfigs(store)
         self._store = store
         self._broker_id = broker_id
         self._settings = settings
-        self._clock = clock or SystemClock()
         self._topics: dict[str, dict[str, str]] = {}
         # Only groups with overrides.
         self._groups: dict[str, dict[str, str]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._default_log_config: LogConfig | None = None
-        self._last_applied = -1
-        self._updating: asyncio.Task[None] | None = None
-        self._must_update_again = False
+        self._follower = NotificationFollower(
+            store, paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX, self._apply_notification, clock or SystemClock()
+        )
         # Serializes the changes of this broker, so that they conflict only with other brokers.
         self._changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Read all settings, and watch for changes. Raises StoreUnavailable."""
-        self._last_applied = max(
-            map(_sequence_number, await self._store.children(paths.CONFIG_CHANGES, self._on_notification)), default=-1
-        )
+        await self._follower.start()
         await self._read_broker(None)
         await self._read_broker(self._broker_id)
         await self.load_topics(await self._store.children(f"{paths.CONFIG}/{paths.TOPIC_CONFIGS}"))
@@ -103,11 +101,10 @@ class DynamicConfig:
             all_overrides = await asyncio.gather(*(self._read(f"{_GROUPS}/{node}") for node in nodes))
             for node, overrides in zip(nodes, all_overrides, strict=True):
                 self._apply_group(paths.desanitize(node), overrides)
+        await self.entities.load()
 
     async def stop(self) -> None:
-        if self._updating is not None:
-            self._updating.cancel()
-            await asyncio.gather(self._updating, return_exceptions=True)
+        await self._follower.stop()
 
     # ---- current settings
 
@@ -170,21 +167,46 @@ class DynamicConfig:
 
     async def change_broker(self, broker_id: int | None, change: Change) -> None:
         """Change the dynamic settings of a broker, or of all brokers if `broker_id` is None.
-        `change` validates them (`check_dynamic`)."""
+        `change` validates them (`check_dynamic`). Passwords are stored encrypted. Raises
+        ConfigError if a password cannot be encrypted."""
+        plain_values: dict[str, str] = {}
+
+        def change_decoded(stored: dict[str, str]) -> Mapping[str, str] | None:
+            current = self._decoded(stored)
+            new_values = change(dict(current))
+            if new_values is None:
+                return None
+            plain_values.clear()
+            plain_values.update(new_values)
+            return {
+                name: stored[name] if current.get(name) == text else self._encoded(name, text)
+                for name, text in new_values.items()
+            }
+
         name = paths.DEFAULT_ENTITY if broker_id is None else str(broker_id)
         entity = f"{paths.BROKER_CONFIGS}/{name}"
-        values = await self._change(paths.broker_config(broker_id), entity, BROKER_CONFIGS, change)
+        values = await self._change(paths.broker_config(broker_id), entity, BROKER_CONFIGS, change_decoded)
         if values is not None and broker_id in (None, self._broker_id):
-            self._apply_broker(broker_id, values)
+            self._apply_broker(broker_id, plain_values)
 
     async def change_group(self, group: str, change: Change) -> None:
         """Change the overrides of a group. `change` validates them
         (`BrokerConfigs.check_group`)."""
-        await self._store.ensure(_GROUPS)
         entity = f"{paths.GROUP_CONFIGS}/{paths.group_node(group)}"
         values = await self._change(paths.group_config(group), entity, SINGLE_GROUP_CONFIGS, change, keep_empty=False)
         if values is not None:
             self._apply_group(group, values)
+
+    async def change_entity(self, entity_path: str, change: Change) -> None:
+        """Change the settings of a user, client or address (`users/alice/clients/c`). `change` gets
+        all settings of the znode and must keep those that it does not own. A znode without settings
+        and children is removed."""
+        keep_empty = await self.entities.has_children(entity_path)
+        values = await self._change(f"{paths.CONFIG}/{entity_path}", entity_path, None, change, keep_empty=keep_empty)
+        if values is not None:
+            self.entities.apply(entity_path, values)
+            if not values:
+                await self.entities.remove_empty_parents(entity_path)
 
     async def _change(
         self, path: str, entity: str, table: ConfigTable | None, change: Change, *, keep_empty: bool = True
@@ -201,8 +223,12 @@ class DynamicConfig:
                     return None
                 values = dict(new_values)
                 try:
+                    if version is None and values:
+                        await self._store.ensure(parent_of(path))
                     await self._store.multi(_write(path, entity, values, version, keep_empty))
                     return values
+                except NotEmpty:
+                    keep_empty = True
                 except (BadVersion, NoNode, NodeExists) as error:
                     if error.path != path:
                         raise
@@ -210,55 +236,54 @@ class DynamicConfig:
 
     # ---- changes of other brokers
 
-    def _on_notification(self, event: WatchEvent) -> None:
-        if self._updating is not None and not self._updating.done():
-            self._must_update_again = True
-        else:
-            self._updating = asyncio.get_running_loop().create_task(self._update())
+    async def catch_up(self) -> None:
+        """Apply the changes that other brokers have completed (`NotificationFollower.catch_up`)."""
+        await self._follower.catch_up()
 
-    async def _update(self) -> None:
-        while True:
-            self._must_update_again = False
-            try:
-                await self._apply_notifications()
-            except StoreUnavailable as error:
-                # The watch is set only by a successful read, so retry.
-                logger.warning("Cannot read configuration changes, retrying: %s", error)
-                await asyncio.sleep(RETRY_INTERVAL_S)
-                continue
-            if not self._must_update_again:
-                return
-
-    async def _apply_notifications(self) -> None:
-        names = await self._store.children(paths.CONFIG_CHANGES, self._on_notification)
-        for name in sorted(names, key=_sequence_number):
-            if _sequence_number(name) > self._last_applied:
-                await self._apply_notification(f"{paths.CONFIG_CHANGES}/{name}")
-                self._last_applied = _sequence_number(name)
-        await self._purge(names)
-
-    async def _apply_notification(self, path: str) -> None:
-        try:
-            entity_type, _, name = paths.decode_config_change((await self._store.get(path))[0]).partition("/")
-            if entity_type == paths.TOPIC_CONFIGS:
-                self._apply_topic(name, await self._read(paths.topic_config(name)))
-            elif entity_type == paths.GROUP_CONFIGS:
-                self._apply_group(paths.desanitize(name), await self._read(f"{_GROUPS}/{name}"))
-            elif entity_type == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
-                await self._read_broker(None if name == paths.DEFAULT_ENTITY else self._broker_id)
-        except (NoNode, paths.MalformedNode) as error:
-            logger.warning("Ignoring a configuration change notification: %s", error)
-
-    async def _purge(self, names: Iterable[str]) -> None:
-        for name in names:
-            path = f"{paths.CONFIG_CHANGES}/{name}"
-            stat = await self._store.exists(path)
-            if stat is not None and self._clock.now_ms() - stat.ctime > NOTIFICATION_LIFETIME_MS:
-                with contextlib.suppress(NoNode):
-                    await self._store.delete(path)
+    async def _apply_notification(self, data: bytes | None) -> None:
+        entity_path = paths.decode_config_change(data)
+        entity_type, _, name = entity_path.partition("/")
+        if entity_type in ENTITY_TYPES:
+            self.entities.apply(entity_path, await self.entities.read(entity_path))
+        elif entity_type == paths.TOPIC_CONFIGS:
+            self._apply_topic(name, await self._read(paths.topic_config(name)))
+        elif entity_type == paths.GROUP_CONFIGS:
+            self._apply_group(paths.desanitize(name), await self._read(f"{_GROUPS}/{name}"))
+        elif entity_type == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
+            await self._read_broker(None if name == paths.DEFAULT_ENTITY else self._broker_id)
 
     async def _read_broker(self, broker_id: int | None) -> None:
-        self._apply_broker(broker_id, await self._read(paths.broker_config(broker_id)))
+        self._apply_broker(broker_id, self._decoded(await self._read(paths.broker_config(broker_id))))
+
+    def _encoded(self, name: str, text: str) -> str:
+        key = BROKER_CONFIGS.get(name)
+        if key is None or not key.is_sensitive:
+            return text
+        encoder = PasswordEncoder.from_values(self.broker.values)
+        if encoder is None:
+            raise ConfigError(name, "a password can be changed at run time only if password.encoder.secret is set")
+        try:
+            return encoder.encode(text)
+        except EncodingError as error:
+            raise ConfigError(name, str(error)) from None
+
+    def _decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """Return the values with passwords in plain text. A password that cannot be decoded is
+        dropped."""
+        values: dict[str, str] = {}
+        for name, text in stored.items():
+            key = BROKER_CONFIGS.get(name)
+            if key is not None and key.is_sensitive:
+                encoder = PasswordEncoder.from_values(self.broker.values)
+                try:
+                    if encoder is None:
+                        raise EncodingError("password.encoder.secret is not set")
+                    text = encoder.decode(text)
+                except EncodingError as error:
+                    logger.error("Ignoring the stored setting %s: %s", name, error)
+                    continue
+            values[name] = text
+        return values
 
     async def _read(self, path: str) -> dict[str, str]:
         return (await self._read_with_version(path))[0]
@@ -339,12 +364,6 @@ def _write(path: str, entity: str, values: Mapping[str, str], version: int | Non
 _GROUPS = f"{paths.CONFIG}/{paths.GROUP_CONFIGS}"
 # The broker settings that are defaults of topic settings.
 _TOPIC_DEFAULTS = frozenset(synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms)
-
-
-def _sequence_number(notification: str) -> int:
-    """Return the sequence number of a notification, or -1 if its name has none."""
-    digits = notification.removeprefix(paths.CONFIG_CHANGE_PREFIX)
-    return int(digits) if digits.isdecimal() else -1
 
 
 def _valid_only(table: ConfigTable, overrides: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,15 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from kavka.common.types import TopicPartition, uuid_from_text, uuid_text
+from kavka.security.acls import (
+    Acls,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+    acls_from_members,
+    acls_to_members,
+)
+from kavka.security.quotas import DEFAULT, QuotaEntity
 
 BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
@@ -40,6 +49,11 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 FEATURE_LEVELS = "kavka.levels"
 CONSUMERS = "/consumers"
+ACLS = "/kafka-acl"
+EXTENDED_ACLS = "/kafka-acl-extended"
+ACL_CHANGES = "/kafka-acl-changes"
+EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
+ACL_CHANGE_PREFIX = "acl_changes_"
 
 # The entity types under /config, and the name of the default entity.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, IP_CONFIGS = "topics", "brokers", "clients", "users", "ips"
@@ -106,9 +120,46 @@ def group_config(group: str) -> str:
 
 
 def group_node(group: str) -> str:
-    """The name of a group's znode. A group may have any name, but a znode cannot be named "." or
-    ".."."""
+    """The name of the znode of a group, user or client. It may have any name, but a znode cannot be
+    named "." or ".."."""
     return sanitize(group) if group.strip(".") or len(group) > 2 else group.replace(".", "%2E")
+
+
+def quota_entity_path(entity: QuotaEntity) -> str:
+    """The path below /config of an entity with quotas: 'users/alice/clients/<default>'. Raises
+    ValueError if no znode stores quotas of this combination."""
+    match entity:
+        case QuotaEntity(str(user), None, None):
+            return f"{USER_CONFIGS}/{_quota_node(user)}"
+        case QuotaEntity(str(user), str(client_id), None):
+            return f"{USER_CONFIGS}/{_quota_node(user)}/{CLIENT_CONFIGS}/{_quota_node(client_id)}"
+        case QuotaEntity(None, str(client_id), None):
+            return f"{CLIENT_CONFIGS}/{_quota_node(client_id)}"
+        case QuotaEntity(None, None, str(ip)):
+            return f"{IP_CONFIGS}/{_quota_node(ip)}"
+    raise ValueError(f"there are no quotas of {entity}")
+
+
+def quota_entity(entity_path: str) -> QuotaEntity:
+    """The entity of a path below /config. Raises MalformedNode."""
+    match entity_path.split("/"):
+        case [entity_type, user] if entity_type == USER_CONFIGS:
+            return QuotaEntity(_quota_name(user))
+        case [entity_type, user, child_type, client_id] if (entity_type, child_type) == (USER_CONFIGS, CLIENT_CONFIGS):
+            return QuotaEntity(_quota_name(user), _quota_name(client_id))
+        case [entity_type, client_id] if entity_type == CLIENT_CONFIGS:
+            return QuotaEntity(None, _quota_name(client_id))
+        case [entity_type, ip] if entity_type == IP_CONFIGS:
+            return QuotaEntity(None, None, _quota_name(ip))
+    raise MalformedNode(f"{entity_path!r} is not the path of a user, client or address")
+
+
+def _quota_node(name: str) -> str:
+    return DEFAULT_ENTITY if name == DEFAULT else group_node(name)
+
+
+def _quota_name(node: str) -> str:
+    return DEFAULT if node == DEFAULT_ENTITY else desanitize(node)
 
 
 def delete_topic(name: str) -> str:
@@ -392,6 +443,56 @@ def decode_config_change(data: bytes | None) -> str:
     if not isinstance(entity_path, str):
         raise MalformedNode("a change notification has no entity path")
     return entity_path
+
+
+def acls_folder(pattern_type: PatternType, resource_type: ResourceType) -> str:
+    """The path of the znodes of all patterns of a type."""
+    folder = ACLS if pattern_type is PatternType.LITERAL else f"{EXTENDED_ACLS}/{pattern_type.name.lower()}"
+    return f"{folder}/{resource_type.text}"
+
+
+def acls(pattern: ResourcePattern) -> str:
+    return f"{acls_folder(pattern.pattern_type, pattern.resource_type)}/{pattern.name}"
+
+
+def encode_acls(entries: Acls) -> bytes:
+    """Encode /kafka-acl/<type>/<name> or /kafka-acl-extended/prefixed/<type>/<name>."""
+    return _dump(acls_to_members(entries))
+
+
+def decode_acls(pattern: ResourcePattern, data: bytes | None) -> Acls:
+    try:
+        return acls_from_members(_load(data, acls(pattern)))
+    except ValueError as error:
+        raise MalformedNode(f"{acls(pattern)}: {error}") from error
+
+
+def acl_changes(pattern_type: PatternType) -> str:
+    """The path of the change notifications of a pattern type."""
+    return ACL_CHANGES if pattern_type is PatternType.LITERAL else EXTENDED_ACL_CHANGES
+
+
+def encode_acl_change(pattern: ResourcePattern) -> bytes:
+    """Encode a notification: text for a literal pattern, JSON for other patterns."""
+    if pattern.pattern_type is PatternType.LITERAL:
+        return f"{pattern.resource_type.name}:{pattern.name}".encode()
+    members = {"version": 1, "resourceType": pattern.resource_type.name, "name": pattern.name}
+    return _dump(members | {"patternType": pattern.pattern_type.name})
+
+
+def decode_acl_change(pattern_type: PatternType, data: bytes | None) -> ResourcePattern:
+    try:
+        if pattern_type is PatternType.LITERAL:
+            type_text, separator, name = (data or b"").decode().partition(":")
+        else:
+            members = _load(data, EXTENDED_ACL_CHANGES)
+            type_text, name, separator = str(members.get("resourceType")), str(members.get("name")), ":"
+            pattern_type = PatternType.from_text(str(members.get("patternType")))
+        if not separator or not name:
+            raise ValueError("no resource name")
+        return ResourcePattern(ResourceType.from_text(type_text), name, pattern_type)
+    except ValueError as error:
+        raise MalformedNode(f"a notification of a changed ACL: {error}") from error
 
 
 def encode_reassignment(assignments: Mapping[TopicPartition, Sequence[int]]) -> bytes:

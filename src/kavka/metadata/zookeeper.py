@@ -25,6 +25,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,7 +39,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import Callback, EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from kavka.metadata import zookeeper_recovery
 from kavka.metadata.store import (
@@ -78,6 +80,9 @@ RESTART_DELAY_S = 1.0
 # kazoo wakes its thread with a byte per request in a pipe. A full pipe, at about 270 bytes, blocks
 # the loop.
 MAX_IN_FLIGHT = 200
+
+# Only brokers may read these znodes: they contain credentials.
+SENSITIVE_PATHS = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -136,7 +141,20 @@ class _AsyncResult:
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """A handler without kazoo's two worker threads. The thread that reads responses also delivers
-    the watches, which keeps their order."""
+    the watches, which keeps their order. `context` is the TLS context of connections, or None."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(self, address: tuple[str, int], *, hostname: str, timeout: float, **options: Any) -> Any:
+        sock = socket.create_connection(address, timeout)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock if self._context is None else self._context.wrap_socket(sock, server_hostname=hostname)
+        except BaseException:
+            sock.close()
+            raise
 
     def start(self) -> None:
         self._running = True
@@ -154,7 +172,15 @@ class ZooKeeperStore(MetadataStore):
     The callback lists may be changed at any time; callbacks run on the event loop.
     """
 
-    def __init__(self, hosts: str, session_timeout_ms: int, max_in_flight: int) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        max_in_flight: int,
+        context: ssl.SSLContext | None = None,
+        sets_acls: bool = False,
+    ) -> None:
+        self._sets_acls = sets_acls
         servers, slash, path = hosts.partition("/")
         self.hosts = hosts
         self._chroot = (slash + path).rstrip("/")
@@ -186,7 +212,7 @@ class ZooKeeperStore(MetadataStore):
         self._client = KazooClient(
             hosts=servers,
             timeout=session_timeout_ms / 1000,
-            handler=_Handler(),
+            handler=_Handler(context),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.4),
             logger=_kazoo_log,
         )
@@ -194,11 +220,19 @@ class ZooKeeperStore(MetadataStore):
 
     @classmethod
     async def open(
-        cls, hosts: str, *, session_timeout_ms: int, connection_timeout_ms: int, max_in_flight: int = 10
+        cls,
+        hosts: str,
+        *,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        max_in_flight: int = 10,
+        context: ssl.SSLContext | None = None,
+        sets_acls: bool = False,
     ) -> ZooKeeperStore:
-        """Connect, and create the chroot in `hosts` if it does not exist. Raises
+        """Connect, and create the chroot in `hosts` if it does not exist. `context` is for TLS.
+        With `sets_acls` only the owner of this session's certificate may change new znodes. Raises
         `StoreUnavailable` after the connection timeout."""
-        store = cls(hosts, session_timeout_ms, max_in_flight)
+        store = cls(hosts, session_timeout_ms, max_in_flight, context, sets_acls)
         store._client.start_async()
         try:
             async with asyncio.timeout(connection_timeout_ms / 1000):
@@ -211,6 +245,14 @@ class ZooKeeperStore(MetadataStore):
             await store.close()
             raise
         return store
+
+    def _acl(self, path: str) -> list[ACL]:
+        """The ACL of a new znode, as Kafka's brokers set it."""
+        if not self._sets_acls:
+            return list(OPEN_ACL_UNSAFE)
+        if path.startswith(SENSITIVE_PATHS):
+            return list(CREATOR_ALL_ACL)
+        return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
     async def _make_chroot(self) -> None:
         chroot, self._chroot = self._chroot, ""
@@ -273,7 +315,7 @@ class ZooKeeperStore(MetadataStore):
         match op:
             case Create():
                 flags = (_EPHEMERAL if op.ephemeral else 0) | (_SEQUENTIAL if op.sequential else 0)
-                return wire.Create(path, op.data, OPEN_ACL_UNSAFE, flags)
+                return wire.Create(path, op.data, self._acl(op.path), flags)
             case SetData():
                 return wire.SetData(path, op.data, op.version)
             case Delete():

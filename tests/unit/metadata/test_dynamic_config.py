@@ -8,8 +8,9 @@ from typing import Any
 from kavka.common.config_view import BrokerConfigs
 from kavka.metadata import paths
 from kavka.metadata.cluster import create_top_level_paths
-from kavka.metadata.dynamic_config import NOTIFICATION_LIFETIME_MS, DynamicConfig
+from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
+from kavka.metadata.notifications import NOTIFICATION_LIFETIME_MS
 from kavka.metadata.store import MetadataStore, Op, OpResult
 from tests.support.logs import FakeClock
 from tests.support.memory_tree import MemoryTree
@@ -301,3 +302,40 @@ def test_many_concurrent_changes_are_all_applied() -> None:
             await configs.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_entity_settings_reach_other_brokers_and_survive_restart(tmp_path: Path) -> None:
+    path = "users/alice/clients/<default>"
+
+    async def body(store: EmbeddedStore) -> None:
+        broker_0 = DynamicConfig(store, 0, Settings())
+        broker_1 = DynamicConfig(store, 1, Settings())
+        await broker_0.start()
+        await broker_1.start()
+        applied: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
+        broker_0.entities.on_change.append(lambda *change: applied.put_nowait(change))
+        for values in ({"producer_byte_rate": "5"}, {}, {"consumer_byte_rate": "7"}):
+            await broker_1.change_entity(path, to(values))
+            assert await asyncio.wait_for(applied.get(), 60) == (path, values)
+            assert broker_0.entities[path] == values
+        restarted = DynamicConfig(store, 2, Settings())
+        await restarted.start()
+        assert restarted.entities.items() == [(path, {"consumer_byte_rate": "7"})]
+        for broker in (broker_0, broker_1, restarted):
+            await broker.stop()
+
+    with_initialized_store(tmp_path, body)
+
+
+def test_catching_up_applies_completed_changes(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        await store.create("/config/clients/c", b'{"version":1,"config":{"producer_byte_rate":"5"}}')
+        data = paths.encode_config_change("clients/c")
+        await store.create("/config/changes/config_change_", data, sequential=True)
+        await configs.catch_up()
+        assert configs.entities["clients/c"] == {"producer_byte_rate": "5"}
+        await configs.stop()
+
+    with_initialized_store(tmp_path, body)
