@@ -15,23 +15,26 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
 from kavka.broker.controller_requests import ControllerRequests
 from kavka.broker.gauges import add_controller_gauges, add_gauges
+from kavka.broker.listener_settings import warn_if_open
 from kavka.broker.membership import Membership
 from kavka.broker.metrics_listener import MetricsListener
+from kavka.broker.quota_updates import QuotaUpdates
 from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
 from kavka.broker.topic_creation import TopicCreation
 from kavka.broker.transaction_channel import RemoteTransactions
 from kavka.broker.workers import Workers
+from kavka.common.broker_config_security import parse_principals
 from kavka.common.clock import Clock, SystemClock
 from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode, KafkaError
@@ -44,6 +47,7 @@ from kavka.controller.term import ControllerSettings
 from kavka.controller.topics import Topics
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
+from kavka.metadata.acls import StoredAcls
 from kavka.metadata.cluster import (
     ProducerIds,
     announce_log_dir_failure,
@@ -51,10 +55,12 @@ from kavka.metadata.cluster import (
     create_top_level_paths,
     next_broker_id,
 )
+from kavka.metadata.delegation_tokens import DelegationTokens
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
+from kavka.metadata.scram_credentials import ScramCredentials
 from kavka.metadata.store import MetadataStore
 from kavka.network.server import Server
 from kavka.protocol.messages.controlled_shutdown import ControlledShutdownRequest
@@ -65,9 +71,15 @@ from kavka.replication.peers import Peers
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.settings import ReplicationSettings
 from kavka.replication.topic_metrics import TopicMetrics
+from kavka.security.authorizer import Authorizer
+from kavka.security.credentials import NewUser
 from kavka.storage.log_dir import LogDir, LogDirError
 from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from kavka.broker.security import BrokerSecurity
+    from kavka.security.client_security import ClientSecurity
 
 logger = logging.getLogger(__name__)
 # Progress of long operations. A terminal program can show the messages as one changing line.
@@ -86,8 +98,10 @@ class Broker:
     """Owns all parts of one broker on the running event loop. Call `start` once, then `stop`.
     Request handlers use the broker as `BrokerServices`."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None, new_users: Sequence[NewUser] = ()) -> None:
+        """`new_users` are created at the start if they do not exist."""
         self.settings = settings
+        self._new_users = new_users
         self.clock: Clock = clock or SystemClock()
         self.broker_id: int = settings.broker_id
         self.in_cluster = settings.in_cluster
@@ -108,11 +122,20 @@ class Broker:
             on_dir_failure=self._on_dir_failure,
             on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
         )
+        # None without `delegation.token.secret.key`.
+        self.delegation_tokens: DelegationTokens | None = None
+        # None if all listeners have the protocol PLAINTEXT.
+        self.security: BrokerSecurity | None = None
+        self.authorizer: Authorizer | None = None
+        self.acls: StoredAcls | None = None
         self.listeners: list[Listener] = []
         # Set when all log directories have failed.
         self.all_dirs_failed = asyncio.Event()
         self._announcements: set[asyncio.Future[None]] = set()
         self._closing = contextlib.AsyncExitStack()
+
+    def now_ms(self) -> int:
+        return int(self.clock.monotonic() * 1000)
 
     async def start(self) -> None:
         """Start all parts. A failed or cancelled start releases all threads, locks and ports."""
@@ -139,17 +162,25 @@ class Broker:
             ReplicationSettings.from_values(settings.configs.values),
         )
         self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
+        self.quotas = QuotaUpdates(self.configs.entities, settings, self.run_in_worker)
         await self.configs.start()
         closing.push_async_callback(self.configs.stop)
         self.log_manager.update_settings(StorageSettings.from_values(settings.configs.values))
+        self.scram_credentials = ScramCredentials(self.configs)
+        for user in self._new_users:
+            await self.scram_credentials.create(user)
+        await self._start_security()
+        await self._start_authorizer()
         await self._load_logs()
         closing.push_async_callback(self.run_in_worker, self.log_manager.shutdown)
 
         self.server = Server(self)
         closing.callback(self.server.close)
+        self.quotas.attach(self.server)
         for listener in settings.listeners:
             with _bind_errors_of("listeners", str(listener)):
-                port = self.server.listen(listener.name, listener.host, listener.port)
+                security = None if self.security is None else self.security.listeners[listener.name]
+                port = self.server.listen(listener.name, listener.host, listener.port, security)
             self.listeners.append(listener._replace(port=port))
         self.configs.on_topic.append(self._on_topic_changed)
         self.configs.on_broker.append(self._on_settings_changed)
@@ -208,8 +239,11 @@ class Broker:
         )
         closing.push_async_callback(self.membership.close)
         connect_s = settings.socket_connection_setup_timeout_ms / 1000
-        self.peers = Peers(self.broker_id, self._address, connect_timeout_s=connect_s)
-        self._controller_peers = Peers(self.broker_id, self._address_for_controller, connect_timeout_s=connect_s)
+        security = self._inter_broker_security
+        self.peers = Peers(self.broker_id, self._address, connect_timeout_s=connect_s, security=security)
+        self._controller_peers = Peers(
+            self.broker_id, self._address_for_controller, connect_timeout_s=connect_s, security=security
+        )
         closing.push_async_callback(self.peers.close)
         closing.push_async_callback(self._controller_peers.close)
         self.controller_requests = ControllerRequests(
@@ -273,8 +307,47 @@ class Broker:
         self.log_manager.check_ids(self.broker_id, self.cluster_id)
         self.log_manager.write_ids(self.broker_id, self.cluster_id)
 
+    async def _start_security(self) -> None:
+        settings = self.settings
+        warn_if_open(settings)
+        if secret := settings.delegation_token_secret_key or settings.delegation_token_master_key:
+            self.delegation_tokens = DelegationTokens(
+                self.store,
+                secret,
+                self.clock,
+                settings.delegation_token_max_lifetime_ms,
+                settings.delegation_token_expiry_time_ms,
+                settings.delegation_token_expiry_check_interval_ms / 1000,
+            )
+            self._closing.push_async_callback(self.delegation_tokens.stop)
+            await self.delegation_tokens.start()
+        if all(listener.protocol == "PLAINTEXT" for listener in settings.listeners):
+            return
+        # A broker without TLS and SASL does not need the libraries for certificates.
+        from kavka.broker.security import BrokerSecurity
+
+        self.security = BrokerSecurity(
+            settings, self.scram_credentials, self.metrics, self.run_in_worker, tokens=self.delegation_tokens
+        )
+        self._closing.push_async_callback(self.security.stop)
+        await self.security.start()
+        self.configs.on_broker.append(self.security.on_settings_changed)
+
+    async def _start_authorizer(self) -> None:
+        settings = self.settings
+        if not settings.authorizer_class_name:
+            return
+        self.acls = StoredAcls(self.store, self.clock)
+        await self.acls.start()
+        self._closing.push_async_callback(self.acls.stop)
+        super_users = parse_principals(settings.super_users)
+        self.authorizer = Authorizer(
+            self.acls.table, super_users, settings.allow_everyone_if_no_acl_found, self.metrics
+        )
+
     async def _connect_to_zookeeper(self) -> MetadataStore:
         # A single node does not need kazoo.
+        from kavka.broker.zookeeper_security import zookeeper_context
         from kavka.metadata.zookeeper import ZooKeeperStore
 
         settings = self.settings
@@ -284,6 +357,8 @@ class Broker:
             session_timeout_ms=session_ms,
             connection_timeout_ms=settings.zookeeper_connection_timeout_ms or session_ms,
             max_in_flight=settings.zookeeper_max_in_flight_requests,
+            context=await self.run_in_worker(zookeeper_context, settings),
+            sets_acls=settings.zookeeper_set_acl,
         )
 
     def _watch_session(self) -> None:
@@ -380,6 +455,14 @@ class Broker:
             return LocalChannel(handler.leader_and_isr, handler.update_metadata, handler.stop_replicas)
         return RemoteChannel(broker.id, self._controller_peers, self.settings.controller_socket_timeout_ms / 1000)
 
+    async def check_security(self, values: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the listeners could not use these values of all settings."""
+        if self.security is not None:
+            await self.security.check_dynamic(values)
+
+    def _inter_broker_security(self) -> ClientSecurity | None:
+        return None if self.security is None else self.security.inter_broker()
+
     def _address(self, broker_id: int) -> tuple[str, int] | None:
         return self.metadata_cache.endpoint(broker_id, self.settings.inter_broker_listener)
 
@@ -464,13 +547,13 @@ def _bind_errors_of(name: str, address: str) -> Iterator[None]:
         raise ConfigError(name, f"{address} {reason}") from error
 
 
-async def serve(settings: Settings, ready: Ready | None = None) -> None:
+async def serve(settings: Settings, ready: Ready | None = None, new_users: Sequence[NewUser] = ()) -> None:
     """Run a broker until SIGINT or SIGTERM. Raises LogDirError if all log directories fail."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
-    broker = Broker(settings)
+    broker = Broker(settings, new_users=new_users)
     stop_task = asyncio.ensure_future(stop.wait())
     failure_task = asyncio.ensure_future(broker.all_dirs_failed.wait())
     start_task = asyncio.ensure_future(broker.start())
@@ -500,7 +583,7 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
         raise LogDirError("all log directories have failed")
 
 
-def run(settings: Settings, ready: Ready | None = None) -> int:
+def run(settings: Settings, ready: Ready | None = None, new_users: Sequence[NewUser] = ()) -> int:
     """Run a broker until SIGINT or SIGTERM, then return 0. A failed startup raises OSError,
     ConfigError, KafkaError, LogDirError or StoreError. If all log directories fail, raises
     LogDirError."""
@@ -508,9 +591,9 @@ def run(settings: Settings, ready: Ready | None = None) -> int:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(settings, ready))
+        asyncio.run(serve(settings, ready, new_users))
     else:
-        uvloop.run(serve(settings, ready))
+        uvloop.run(serve(settings, ready, new_users))
     return 0
 
 

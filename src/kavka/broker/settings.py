@@ -19,7 +19,6 @@ from kavka.common.config_view import BrokerConfigs
 from kavka.common.properties import PropertiesError, parse_properties
 
 LOCAL_LISTENERS = "PLAINTEXT://localhost:9092"
-SERVED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # The value of `broker.id` for an id that the cluster generates.
 GENERATED_ID = -1
@@ -80,7 +79,9 @@ class Settings:
         self.listeners = _parse_listeners("listeners", values["listeners"], protocols)
         _check_ports(self.listeners)
         self.advertised_listeners = _advertised(values["advertised.listeners"], self.listeners, protocols)
-        self.inter_broker_listener = _inter_broker_listener(self.configs, self.advertised_listeners)
+        self.inter_broker_listener = _inter_broker_listener(
+            self.configs, self.advertised_listeners, in_cluster=self.in_cluster
+        )
         self.log_dirs = _log_dirs(values)
         self.metadata_dir = Path(values["metadata.dir"]).absolute() if values["metadata.dir"] else self.log_dirs[0]
         self.metrics_listener = _http_address(values["metrics.listener"])
@@ -102,6 +103,11 @@ class Settings:
 
     def __getitem__(self, name: str) -> Any:
         return self.configs.values[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        """Return the value, or `default` if the name is not in the table and not set, such as a
+        setting of a single listener."""
+        return self.configs.values.get(name, default)
 
     def __getattr__(self, attribute: str) -> Any:
         try:
@@ -228,10 +234,6 @@ def _parse_listeners(key: str, text: str, protocols: Mapping[str, str]) -> tuple
         name = match[1].upper()
         if name not in protocols:
             raise ConfigError(key, f"there is no security protocol for {name} in listener.security.protocol.map")
-        if protocols[name] not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                key, f"{protocols[name]} ({name}) is not supported yet, only {', '.join(SERVED_PROTOCOLS)}"
-            )
         if any(other.name == name for other in listeners):
             raise ConfigError(key, f"{name} is listed twice, each listener needs a unique name")
         listeners.append(Listener(name, protocols[name], match[2] or match[3], int(match[4])))
@@ -271,12 +273,17 @@ def _canonical_host() -> str:
     return socket.getfqdn() or socket.gethostname()
 
 
-def _inter_broker_listener(configs: BrokerConfigs, advertised: tuple[Listener, ...]) -> str:
+def _inter_broker_listener(configs: BrokerConfigs, advertised: tuple[Listener, ...], *, in_cluster: bool) -> str:
+    """Return the name of the listener for other brokers. A single node has no other brokers, so its
+    first listener is the default."""
     name, protocol = configs.values["inter.broker.listener.name"], configs.values["security.inter.broker.protocol"]
     if name and configs.is_set("security.inter.broker.protocol"):
         raise ConfigError("inter.broker.listener.name", "cannot be set together with security.inter.broker.protocol")
     chosen: str = (name or protocol).upper()
     names = [listener.name for listener in advertised]
+    is_set = name or configs.is_set("security.inter.broker.protocol")
+    if chosen not in names and not in_cluster and not is_set:
+        return names[0]
     if chosen not in names:
         raise ConfigError(
             "inter.broker.listener.name", f"'{chosen}' is not allowed, it must be one of {', '.join(names)}"

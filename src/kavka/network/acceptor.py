@@ -7,17 +7,20 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kavka.network.limits import ConnectionLimits
+from kavka.network.limits import ConnectionLimits, Refusal
 
 logger = logging.getLogger(__name__)
 
 _MAX_ACCEPTS_PER_TURN = 64
 _OUT_OF_FILES_PAUSE_S = 0.1
 _MAX_FREE_PORT_RETRIES = 10
+# Refused connections that stay open for their delay. Further ones are closed at once.
+_MAX_DELAYED_REFUSALS = 1000
 
 
 class SocketBuffers(NamedTuple):
@@ -33,12 +36,15 @@ class Acceptor:
     admitted connection. Only the loop thread uses it."""
 
     _loop: AbstractEventLoop
+    _listener: str
     _limits: ConnectionLimits
     _on_connection: Callable[[socket.socket, str], None]
     _buffers: SocketBuffers = field(default_factory=SocketBuffers)
     _sockets: list[socket.socket] = field(init=False, default_factory=list)
     _is_accepting: bool = field(init=False, default=False)
     _resume_timer: TimerHandle | None = field(init=False, default=None)
+    _refused: dict[socket.socket, TimerHandle] = field(init=False, default_factory=dict)
+    refusals: Counter[str] = field(init=False, default_factory=Counter)
 
     def bind(self, host: str, port: int, backlog: int) -> int:
         """Bind all addresses of `host` ("" is every address of the machine). Returns the bound
@@ -116,14 +122,19 @@ class Acceptor:
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
+        for sock, timer in self._refused.items():
+            timer.cancel()
+            sock.close()
+        self._refused.clear()
 
     def _accept(self, listening_socket: socket.socket) -> None:
         limits = self._limits
         for _ in range(_MAX_ACCEPTS_PER_TURN):
-            if limits.is_full:
+            if limits.is_full(self._listener):
                 self.pause()
                 return
-            if delay := limits.rate_delay(self._loop.time()):
+            now_ms = int(self._loop.time() * 1000)
+            if delay := limits.rate_delay(self._listener, now_ms):
                 self._pause_for(delay)
                 return
             try:
@@ -135,9 +146,9 @@ class Acceptor:
                 logger.error("Cannot accept a connection: %s", error.strerror)
                 self._pause_for(_OUT_OF_FILES_PAUSE_S)
                 return
-            if not limits.admit(address[0]):
-                logger.info("Refused a connection from %s: too many connections", address[0])
-                sock.close()
+            if refusal := limits.admit(self._listener, address[0], now_ms):
+                logger.info("Refused a connection from %s: %s is exceeded", address[0], refusal.reason)
+                self._refuse(sock, refusal)
                 continue
             try:
                 sock.setblocking(False)
@@ -149,4 +160,15 @@ class Acceptor:
             except OSError as error:
                 logger.info("The connection from %s closed before it was accepted: %s", address[0], error)
                 sock.close()
-                limits.release(address[0])
+                limits.release(self._listener, address[0])
+
+    def _refuse(self, sock: socket.socket, refusal: Refusal) -> None:
+        self.refusals[refusal.reason] += 1
+        if refusal.delay_s and len(self._refused) < _MAX_DELAYED_REFUSALS:
+            self._refused[sock] = self._loop.call_later(refusal.delay_s, self._close_refused, sock)
+        else:
+            sock.close()
+
+    def _close_refused(self, sock: socket.socket) -> None:
+        self._refused.pop(sock, None)
+        sock.close()

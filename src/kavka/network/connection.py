@@ -10,8 +10,8 @@ gets a separate buffer, which grows as its bytes arrive, so a length field alone
 memory.
 
 Waiting: a future stays in the response queue while later requests are handled. The connection is
-not read while a coroutine runs, while too many responses are pending or unsent, or while a large
-request waits for `queued.max.request.bytes`.
+not read while a coroutine runs, while too many responses are pending or unsent, while a large
+request waits for `queued.max.request.bytes`, or for the throttle time of its last response.
 
 Fairness: a connection handles requests for `MAX_TURN_S` in a turn of the loop. Its other requests
 wait for the next turn.
@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from struct import Struct
 from time import perf_counter
@@ -38,14 +38,21 @@ from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
+from kavka.network.authentication import Authenticator
 from kavka.network.large_request import MAX_ELEMENTS_ON_LOOP, EncodingFailed
+from kavka.network.listener_security import ListenerSecurity
+from kavka.network.throttling import Charge, TimedCoroutine, charge_for
+from kavka.network.transport import Transport
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
 from kavka.protocol.primitives import ProtocolError, TooManyElementsError, decode_bounded
+from kavka.security.principal import ANONYMOUS, Principal
+from kavka.security.quotas import ClientQuota, ConnectionQuota
 
 if TYPE_CHECKING:
     from kavka.network.server import Server
+    from kavka.security.authorizer import ClientAuthorizer
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +62,8 @@ _RESPONSE_HEAD = Struct(">ii")
 _RESPONSE_HEAD_FLEXIBLE = Struct(">iiB")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _PRODUCE = int(ApiKey.PRODUCE)
+# The start of a TLS handshake.
+_TLS_HANDSHAKE = b"\x16\x03"
 
 # A request up to this size is carried over in the shared buffer. A larger request gets a separate
 # buffer.
@@ -78,7 +87,6 @@ MAX_CACHED_HEADER_BYTES = 256
 MAX_UNCOUNTED_PRODUCE_BYTES = 4 * MAX_ELEMENTS_ON_LOOP
 # Groups store the client ids of their members, so longer client ids are truncated.
 MAX_CLIENT_ID_LENGTH = 1024
-ANONYMOUS = "User:ANONYMOUS"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -89,21 +97,33 @@ class Exchange:
     api_version: int
     correlation_id: int
     started_at: float
+    charge: Charge | None = None
     is_complete: bool = field(init=False, default=False)
     response: Any = field(init=False, default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """Owns one socket, its unread requests and its response queue. The server creates it; only the
-    loop thread uses it."""
+    """Owns one transport, its unread requests and its response queue. The server creates it; only
+    the loop thread uses it. `security` is set on a listener with SASL."""
 
     _server: Server
-    _sock: socket.socket
+    _transport: Transport
     address: str
     listener: str
-    _fd: int = field(init=False)
-    _loop: asyncio.AbstractEventLoop = field(init=False)
+    principal: Principal = ANONYMOUS
+    security: InitVar[ListenerSecurity | None] = None
+    # Whether the client authenticated with a delegation token.
+    is_token: bool = field(init=False, default=False)
+    loop: asyncio.AbstractEventLoop = field(init=False)
+    _authenticator: Authenticator | None = field(init=False, default=None)
+    # The text of `principal`, for the context of each request.
+    _principal: str = field(init=False)
+    # The decisions for `principal`. None without an authorizer.
+    _authorizer: ClientAuthorizer | None = field(init=False)
+    _on_frame: Callable[[memoryview], None] = field(init=False)
+    _max_request_bytes: int = field(init=False)
+    _recv_into: Callable[[memoryview], int] = field(init=False)
     _outbox: Outbox = field(init=False)
     _carry: bytes = field(init=False, default=b"")
     _cached_header: bytes | None = field(init=False, default=None)
@@ -120,28 +140,56 @@ class Connection:
     _is_paused: bool = field(init=False, default=False)
     _is_ending: bool = field(init=False, default=False)
     _linger_timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    _quota: ConnectionQuota = field(init=False, default_factory=ConnectionQuota)
+    _throttle_timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    _throttled_until: float = field(init=False, default=0.0)
     _is_reading: bool = field(init=False, default=False)
     last_active: float = field(init=False)
     closed: bool = field(init=False, default=False)
 
-    def __post_init__(self) -> None:
-        self._fd = self._sock.fileno()
-        self._loop = self._server.loop
-        self._outbox = Outbox(self._loop, self._sock, self._on_writable)
-        self.last_active = self._loop.time()
+    def __post_init__(self, security: ListenerSecurity | None) -> None:
+        self.loop = self._server.loop
+        self._use_principal()
+        self._on_frame = self.handle
+        self._max_request_bytes = self._server.max_request_bytes
+        if security is not None:
+            self._authenticator = Authenticator(self, security)
+            self._on_frame = self._authenticator.on_frame
+            self._max_request_bytes = min(self._max_request_bytes, security.max_receive_bytes)
+        self._recv_into = self._transport.recv_into
+        self._outbox = self._transport.outbox(self._on_writable)
+        self.last_active = self.loop.time()
         self._start_reading()
+
+    # ---- authentication
+
+    def on_authenticated(self, principal: Principal, is_token: bool) -> None:
+        """Set the principal of all later requests."""
+        self.principal = principal
+        self._use_principal()
+        self.is_token = is_token
+        self._max_request_bytes = self._server.max_request_bytes
+        self._server.on_authenticated(self)
+
+    def _use_principal(self) -> None:
+        self._principal = str(self.principal)
+        authorizer = self._server.services.authorizer
+        self._authorizer = None if authorizer is None else authorizer.client(self._principal, self.address)
+
+    def now_ms(self) -> int:
+        return self._server.services.clock.now_ms()
 
     # ---- reading
 
     def _start_reading(self) -> None:
         if not self._is_reading and not self.closed:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._transport.start_reading(self._on_readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self._transport.stop_reading()
 
     def _on_readable(self) -> None:
         try:
@@ -158,13 +206,13 @@ class Connection:
         if carried_size:
             buffer[:carried_size] = self._carry
         try:
-            received = self._sock.recv_into(buffer[carried_size:] if carried_size else buffer)
+            received = self._recv_into(buffer[carried_size:] if carried_size else buffer)
         except BlockingIOError:
             return
         if not received:
-            self._end_input()
+            self.end_input()
             return
-        self.last_active = self._loop.time()
+        self.last_active = self.loop.time()
         self._handle_all(buffer[: carried_size + received])
 
     def _read_into_frame(self) -> None:
@@ -174,13 +222,13 @@ class Connection:
             frame.extend(bytes(min(max(len(frame), MIN_GROWTH_BYTES), self._frame_size - len(frame))))
         with memoryview(frame) as view, view[self._filled_bytes :] as unfilled:
             try:
-                received = self._sock.recv_into(unfilled)
+                received = self._recv_into(unfilled)
             except BlockingIOError:
                 return
         if not received:
-            self._end_input()
+            self.end_input()
             return
-        self.last_active = self._loop.time()
+        self.last_active = self.loop.time()
         self._filled_bytes += received
         if self._filled_bytes == self._frame_size:
             self._frame = None
@@ -206,8 +254,8 @@ class Connection:
         try:
             while end - position >= 4:
                 (size,) = _SIZE.unpack_from(data, position)
-                if size < 0 or size > self._server.max_request_bytes:
-                    raise ProtocolError(f"a size of {size} bytes; the limit is {self._server.max_request_bytes}")
+                if size < 0 or size > self._max_request_bytes:
+                    raise ProtocolError(_invalid_size(data, position, size, self._max_request_bytes))
                 if end - position - 4 < size:
                     if size + 4 > MAX_CARRIED_BYTES:
                         if self._server.reserve_bytes(self, size + 4):
@@ -217,18 +265,18 @@ class Connection:
                             self._waits_for_bytes = True
                     break
                 position += 4
-                self._handle(data[position : position + size])
+                self._on_frame(data[position : position + size])
                 position += size
                 if len(self._response_queue) >= MAX_PENDING_RESPONSES:
                     # One read may contain thousands of small requests: send their responses first.
                     self._finish_turn()
                     if self._is_congested():
                         break
-                if self._is_muted or self.closed:
+                if self._is_muted or self.closed or self._throttle_timer is not None:
                     break
                 if position < end and perf_counter() > deadline:
                     self._is_paused = True
-                    self._loop.call_soon(self._resume)
+                    self.loop.call_soon(self._resume)
                     break
             if position < end:
                 self._carry = bytes(data[position:])
@@ -244,7 +292,8 @@ class Connection:
 
     # ---- handling
 
-    def _handle(self, data: memoryview) -> None:
+    def handle(self, data: memoryview) -> None:
+        """Handle one request."""
         started_at = perf_counter()
         if len(data) < 8:
             raise ProtocolError("the request is shorter than its header")
@@ -278,8 +327,21 @@ class Connection:
             if api_version >= api.flexible_from and position <= MAX_CACHED_HEADER_BYTES:
                 self._cached_header, self._client_id = bytes(data[8:position]), client_id
         context = RequestContext(
-            self._server.services, api_version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
+            self._server.services,
+            api_version,
+            correlation_id,
+            client_id,
+            self.listener,
+            self.address,
+            self._principal,
+            self._quota,
+            self._authorizer,
+            api.name,
         )
+        quotas = self._server.quotas
+        quota = None
+        if quotas is not None:
+            quota = self._quota.resolve(quotas, self._principal, client_id, self._server.services.now_ms)
         try:
             if len(data) <= MAX_ELEMENTS_ON_LOOP or (key == _PRODUCE and len(data) <= MAX_UNCOUNTED_PRODUCE_BYTES):
                 request, _ = api.request_class.decode(data, position, api_version)
@@ -288,19 +350,53 @@ class Connection:
         except TooManyElementsError:
             if data.obj is self._server.receive_buffer.obj:
                 data = memoryview(bytearray(data))
-            result = large_request.serve(self._server, api, context, data, position, self._error_response, self._await)
+            throttle = partial(self._throttle_large, api, quota, api_version, len(data))
+            result = large_request.serve(
+                self._server, api, context, data, position, self._error_response, self._await, throttle
+            )
             self._add_exchange(Exchange(api, api_version, correlation_id, started_at), None, result)
             return
+        charge = None if quota is None else charge_for(quota, api, request, api_version, len(data))
         try:
             result = api.handle(context, request)
         except ConnectionMustClose:
             raise
         except Exception as error:
             result = self._error_response(api, request, api_version, error)
+        if charge is not None:
+            charge.seconds = perf_counter() - started_at
         if result is None:
             self._server.count(api, perf_counter() - started_at)
+            if charge is not None:
+                self._throttle(api, charge, None)
         else:
-            self._add_exchange(Exchange(api, api_version, correlation_id, started_at), request, result)
+            self._add_exchange(Exchange(api, api_version, correlation_id, started_at, charge), request, result)
+
+    def handle_with(self, data: memoryview, handle: Callable[[int, Any], Any]) -> None:
+        """Handle a request of the authentication by `handle(version, request)`, which has the
+        results of a handler."""
+        started_at = perf_counter()
+        key, api_version, correlation_id = _HEAD.unpack_from(data, 0)
+        api = self._server.apis[key]
+        if not api.min_version <= api_version <= api.max_version:
+            raise ProtocolError(f"API key {key} version {api_version} is not supported")
+        _, position = decode_bounded(MAX_ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
+        request, _ = decode_bounded(MAX_ELEMENTS_ON_LOOP, api.request_class.decode, data, position, api_version)
+        self._add_exchange(
+            Exchange(api, api_version, correlation_id, started_at), request, handle(api_version, request)
+        )
+
+    def send_raw(self, token: bytes) -> None:
+        """Send a frame that is no response, after the responses to earlier requests."""
+        self._finish_turn()
+        if not self.closed:
+            self._outbox.send([_SIZE.pack(len(token)), token])
+
+    def end_after(self, delay: Coroutine[Any, Any, None]) -> None:
+        """Read nothing more, and close when `delay` is done."""
+        api = self._server.apis[int(ApiKey.SASL_AUTHENTICATE)]
+        self._add_exchange(Exchange(api, 0, 0, perf_counter()), None, delay)
+        self.end_input()
 
     def _add_exchange(self, exchange: Exchange, request: Any, result: Any) -> None:
         """Append the response, or a future or coroutine of it, to the response queue."""
@@ -309,10 +405,13 @@ class Connection:
             self._wait_for(exchange, request, result, mutes=False)
         elif asyncio.iscoroutine(result):
             self._is_muted = True
-            self._wait_for(exchange, request, self._loop.create_task(result), mutes=True)
+            coroutine = result if exchange.charge is None else TimedCoroutine(result, exchange.charge)
+            self._wait_for(exchange, request, self.loop.create_task(coroutine), mutes=True)
         else:
             exchange.response = result
             exchange.is_complete = True
+            if exchange.charge is not None:
+                self._throttle(exchange.api, exchange.charge, result)
 
     def _error_response(self, api: registry.Api, request: Any, api_version: int, error: BaseException) -> Any:
         if not isinstance(error, KafkaError):
@@ -367,13 +466,15 @@ class Connection:
                 # Appends that a coroutine has staged must be written.
                 self._server.write_staged()
                 return
+            if mutes or exchange.charge is not None:
+                self._throttle(exchange.api, exchange.charge, exchange.response)
             if exchange.response is None:
                 self._response_queue.remove(exchange)
                 self._server.count(exchange.api, perf_counter() - exchange.started_at)
             if error is not None and must_close:
                 raise error
             exchange.is_complete = True
-            self.last_active = self._loop.time()
+            self.last_active = self.loop.time()
             self._finish_turn()
             self._handle_carried()
         except Exception as failure:
@@ -389,6 +490,34 @@ class Connection:
         self._wait_for(exchange, request, future, mutes=False)
         self._finish_turn()
         self._handle_carried()
+
+    # ---- throttling
+
+    def _throttle(self, api: registry.Api, charge: Charge | None, response: Any) -> None:
+        """Record the charge of a request, set the throttle time in its response, and stop reading
+        for that long."""
+        throttle_ms = self._server.throttling.throttle_ms(api, charge, response, self._server.services.now_ms())
+        if throttle_ms:
+            self._throttled_until = max(self._throttled_until, self.loop.time() + throttle_ms / 1000)
+            if self._throttle_timer is None:
+                self._throttle_timer = self.loop.call_at(self._throttled_until, self._end_throttle)
+
+    def _throttle_large(
+        self, api: registry.Api, quota: ClientQuota | None, api_version: int, size: int, request: Any, response: Any
+    ) -> None:
+        """Like `_throttle`, before the response to a large request is encoded."""
+        charge = None if quota is None else charge_for(quota, api, request, api_version, size)
+        self._throttle(api, charge, response)
+
+    def _end_throttle(self) -> None:
+        self._throttle_timer = None
+        if self.loop.time() < self._throttled_until:
+            self._throttle_timer = self.loop.call_at(self._throttled_until, self._end_throttle)
+            return
+        try:
+            self._handle_carried()
+        except Exception as error:
+            self._on_failure(error)
 
     # ---- responses
 
@@ -430,6 +559,7 @@ class Connection:
         outbox = self._outbox
         return (
             self._is_muted
+            or self._throttle_timer is not None
             or self._waits_for_bytes
             or self._is_paused
             or self._is_ending
@@ -467,7 +597,7 @@ class Connection:
     def _on_writable(self) -> None:
         try:
             self._outbox.on_writable()
-            self.last_active = self._loop.time()
+            self.last_active = self.loop.time()
             if self._is_ending:
                 self._close_if_drained()
             else:
@@ -481,13 +611,13 @@ class Connection:
         if isinstance(error, (ProtocolError, ConnectionMustClose)):
             if isinstance(error, ProtocolError):
                 logger.info("Closing the connection from %s: invalid request (%s)", self.address, error)
-            self._end_input()
+            self.end_input()
             return
         if not isinstance(error, (OSError, FileShrank)):
             logger.error("Closing the connection from %s after an unexpected error", self.address, exc_info=error)
         self.close()
 
-    def _end_input(self) -> None:
+    def end_input(self) -> None:
         """Stop reading, send the pending responses, then close."""
         if self.closed:
             return
@@ -497,7 +627,7 @@ class Connection:
         self._drop_frame()
         self._close_if_drained()
         if not self.closed and self._linger_timer is None:
-            self._linger_timer = self._loop.call_later(MAX_LINGER_S, self.close)
+            self._linger_timer = self.loop.call_later(MAX_LINGER_S, self.close)
 
     def _close_if_drained(self) -> None:
         if not self._response_queue and self._outbox.is_empty:
@@ -516,14 +646,17 @@ class Connection:
         self.closed = True
         self._stop_reading()
         self._outbox.close()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._throttle_timer):
+            if timer is not None:
+                timer.cancel()
         for task in list(self._tasks):
             if not isinstance(task, asyncio.Task):
                 task.cancel()
         self._drop_frame()
         self._response_queue.clear()
-        self._sock.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._transport.close()
         self._server.forget(self)
 
     def tasks(self) -> list[asyncio.Future[Any]]:
@@ -533,3 +666,9 @@ class Connection:
     def is_idle_since(self, time: float) -> bool:
         """Whether nothing was received or sent since `time`, and no response is pending."""
         return self.last_active < time and not self._response_queue
+
+
+def _invalid_size(data: memoryview, position: int, size: int, limit: int) -> str:
+    if bytes(data[position : position + 2]) == _TLS_HANDSHAKE:
+        return "the peer uses TLS on a listener without TLS; does its security.protocol match the listener?"
+    return f"a size of {size} bytes; the limit is {limit}"

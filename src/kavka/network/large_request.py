@@ -64,6 +64,8 @@ PART_SIZE = 1000
 ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
 # Awaits the future of a response. Closing the connection cancels the future.
 Wait = Callable[[asyncio.Future[Any]], Awaitable[Any]]
+# Called with the request and its response, before the response is encoded.
+Throttle = Callable[[Any, Any], None]
 
 
 class EncodingFailed(Exception):
@@ -88,6 +90,7 @@ async def serve(
     position: int,
     error_response: ErrorResponse,
     wait: Wait,
+    throttle: Throttle,
 ) -> EncodedResponse | None:
     """Return the response to the request whose body starts at `position`, or None for a Produce
     with acks=0.
@@ -112,6 +115,7 @@ async def serve(
             break
     else:
         response = await _handle(server, api, context, request, error_response, wait)
+    throttle(request, response)
     if response is None:
         return None
     # The worker gets the last references, because it also takes long to free so many objects.

@@ -1,61 +1,149 @@
-"""[pure] Limits on open connections, in total and per address, and on the connection rate."""
+"""[pure] Limits on open connections and on new connections per second: of the broker, of a listener
+and of an address. Rates are measured as Kafka does, so a burst after a quiet time is allowed."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-WINDOW_S = 1.0
+from kavka.common.config import INT_MAX
+from kavka.security.quotas import DEFAULT, MAX_METERS, Meter
+from kavka.security.rates import Window
+
+
+class Bounds(NamedTuple):
+    """The bounds of the broker or of one listener: open connections, and new ones per second."""
+
+    max_connections: int = INT_MAX
+    max_rate: int = INT_MAX
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """`protected_listener` is the listener between brokers, if there are others. The bounds of the
+    broker do not apply to it."""
+
+    broker: Bounds = NO_BOUNDS
+    listeners: Mapping[str, Bounds] = field(default_factory=dict)
+    max_per_ip: int = INT_MAX
+    per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    protected_listener: str | None = None
+
+
+class Refusal(NamedTuple):
+    """Why a connection is refused. It is closed after the delay, which slows down a client that
+    connects again at once."""
+
+    reason: str
+    delay_s: float = 0.0
 
 
 class ConnectionLimits:
-    """Owns the counts of open connections. At the total limit or the maximum rate, new connections
-    stay in the backlog. At the limit of an address, its connections are refused. Changed limits
-    apply to new connections only.
+    """Owns the counts of open connections and the rates of new ones. At the limit or the maximum
+    rate of the broker or a listener, new connections stay in the backlog. At the limit or the rate
+    of an address, its connections are refused. Changed limits apply to new connections only.
     """
 
-    def __init__(
-        self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int], max_rate: int = 0x7FFFFFFF
-    ) -> None:
-        self.change(max_connections, max_per_ip, overrides, max_rate)
-        self._by_ip: Counter[str] = Counter()
-        self._window_end = 0.0
-        self._window_count = 0
+    def __init__(self, settings: LimitSettings, window: Window | None = None) -> None:
+        self._window = window or Window()
         self.count = 0
+        self._by_ip: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
+        self._broker_meter = self._new_meter()
+        self._listener_meters: dict[str, Meter] = {}
+        self._ip_rates: dict[str, float] = {}
+        self._ip_meters: dict[str, Meter] = {}
+        self.change(settings)
 
-    def change(
-        self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int], max_rate: int = 0x7FFFFFFF
-    ) -> None:
-        self._max = max_connections
-        self._max_per_ip = max_per_ip
-        self._overrides = dict(overrides)
-        self._max_rate = max_rate
+    def change(self, settings: LimitSettings) -> None:
+        self._settings = settings
+        self._broker_meter.bound = settings.broker.max_rate
+
+    def set_ip_rate(self, address: str, rate: float | None) -> None:
+        """Set the new connections per second of an address, or of every address that has no rate if
+        `address` is DEFAULT. None removes the rate."""
+        if rate is None:
+            self._ip_rates.pop(address, None)
+        else:
+            self._ip_rates[address] = rate
+
+    def is_full(self, listener: str) -> bool:
+        bounds = self._settings.listeners.get(listener)
+        if bounds is not None and self._by_listener[listener] >= bounds.max_connections:
+            return True
+        return self.count >= self._settings.broker.max_connections and not self._is_protected(listener)
 
     @property
-    def is_full(self) -> bool:
-        return self.count >= self._max
+    def is_exceeded(self) -> bool:
+        """Whether a connection of the protected listener exceeds the limit of the broker. A
+        connection of another listener must be closed."""
+        return self.count > self._settings.broker.max_connections
 
-    def rate_delay(self, now: float) -> float:
-        """Return the seconds until the rate allows the next connection. Starts a new window if the
-        current window has ended."""
-        if now >= self._window_end:
-            self._window_end = now + WINDOW_S
-            self._window_count = 0
-        return 0.0 if self._window_count < self._max_rate else self._window_end - now
+    def rate_delay(self, listener: str, now_ms: int) -> float:
+        """Return the seconds until the rates allow the next connection."""
+        meters = [] if self._is_protected(listener) else [self._broker_meter]
+        if listener in self._settings.listeners:
+            meters.append(self._listener_meter(listener))
+        return max((meter.throttle(now_ms) for meter in meters), default=0) / 1000
 
-    def admit(self, address: str) -> bool:
-        """Count a new connection. Returns False if the address is at its limit."""
-        self._window_count += 1
-        if self._by_ip[address] >= self._overrides.get(address, self._max_per_ip):
+    def admit(self, listener: str, address: str, now_ms: int) -> Refusal | None:
+        """Count a new connection, or return why it is refused."""
+        delay_ms = self._throttle_ip(address, now_ms)
+        if delay_ms:
+            return Refusal("connection_creation_rate", delay_ms / 1000)
+        self._broker_meter.record(1, now_ms)
+        if listener in self._settings.listeners:
+            self._listener_meter(listener).record(1, now_ms)
+        if self._by_ip[address] >= self._settings.per_ip_overrides.get(address, self._settings.max_per_ip):
             if not self._by_ip[address]:
                 del self._by_ip[address]
-            return False
+            return Refusal("max.connections.per.ip")
         self._by_ip[address] += 1
+        self._by_listener[listener] += 1
         self.count += 1
-        return True
+        return None
 
-    def release(self, address: str) -> None:
+    def release(self, listener: str, address: str) -> None:
         self.count -= 1
+        self._by_listener[listener] -= 1
         self._by_ip[address] -= 1
         if self._by_ip[address] <= 0:
             del self._by_ip[address]
+
+    def expire(self, now_ms: int) -> None:
+        """Remove the rates of addresses that did not connect within the window."""
+        for address in [address for address, meter in self._ip_meters.items() if meter.is_idle(now_ms)]:
+            del self._ip_meters[address]
+
+    def _is_protected(self, listener: str) -> bool:
+        return listener == self._settings.protected_listener
+
+    def _throttle_ip(self, address: str, now_ms: int) -> int:
+        rate = self._ip_rates.get(address, self._ip_rates.get(DEFAULT))
+        if rate is None:
+            return 0
+        meter = self._ip_meters.get(address)
+        if meter is None:
+            if len(self._ip_meters) >= MAX_METERS:
+                del self._ip_meters[next(iter(self._ip_meters))]
+            meter = self._ip_meters[address] = self._new_meter()
+        meter.bound = rate
+        throttle_ms = meter.record(1, now_ms)
+        if throttle_ms:
+            meter.withdraw(1, now_ms)
+        return throttle_ms
+
+    def _listener_meter(self, listener: str) -> Meter:
+        meter = self._listener_meters.get(listener)
+        if meter is None:
+            meter = self._listener_meters[listener] = self._new_meter()
+        meter.bound = self._settings.listeners[listener].max_rate
+        return meter
+
+    def _new_meter(self) -> Meter:
+        return Meter(self._window, limit_ms=self._window.sample_ms)

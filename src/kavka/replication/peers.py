@@ -10,13 +10,19 @@ This module does not retry. A request fails after one attempt to connect.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kavka.client.addresses import Addresses
 from kavka.client.connection import Connection
-from kavka.client.errors import Disconnected
+from kavka.client.errors import AuthenticationFailed, Disconnected
 from kavka.protocol.primitives import TopMessage
+
+if TYPE_CHECKING:
+    from kavka.security.client_security import ClientSecurity
+
+logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
@@ -28,10 +34,19 @@ Address = Callable[[int], tuple[str, int] | None]
 class Peers:
     """Owns the connections to other brokers. Only the loop thread uses it."""
 
-    def __init__(self, broker_id: int, address: Address, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        address: Address,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        security: Callable[[], ClientSecurity | None] = lambda: None,
+    ) -> None:
+        """`security` returns the current security of the inter-broker listener."""
         self._client_id = f"broker-{broker_id}"
         self._address = address
         self._connect_timeout_s = connect_timeout_s
+        self._security = security
         self._addresses = Addresses()
         self._open: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
@@ -61,8 +76,16 @@ class Peers:
     async def _connect(self, key: tuple[int, str], host: str, port: int) -> Connection:
         try:
             connection = await Connection.open(
-                host, port, client_id=self._client_id, timeout=self._connect_timeout_s, addresses=self._addresses
+                host,
+                port,
+                client_id=self._client_id,
+                timeout=self._connect_timeout_s,
+                addresses=self._addresses,
+                security=self._security(),
             )
+        except AuthenticationFailed as error:
+            logger.warning("Cannot connect to broker %d: %s", key[0], error)
+            raise Disconnected(str(error)) from None
         finally:
             self._opening.pop(key, None)
         connection.on_close = lambda connection: self._on_close(key, connection)

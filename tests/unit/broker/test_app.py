@@ -139,8 +139,8 @@ def test_broker_stops_when_all_log_directories_failed(tmp_path):
         brokers = []
         init = Broker.__init__
 
-        def remember(self, *args):
-            init(self, *args)
+        def remember(self, *args, **options):
+            init(self, *args, **options)
             brokers.append(self)
 
         def ready(_listeners) -> None:
@@ -191,7 +191,7 @@ def test_dynamic_settings_take_effect(tmp_path):
         broker = Broker(settings(tmp_path))
         await broker.start()
         try:
-            assert broker.server.limits._max == 2
+            assert broker.server.limits._settings.broker.max_connections == 2
         finally:
             await broker.stop()
 

@@ -132,7 +132,6 @@ def test_listeners_are_mapped_to_protocols():
         ({"listeners": "PLAINTEXT://localhost:99999"}, r"^listeners: "),
         ({"listeners": "PLAINTEXT://localhost"}, r"^listeners: "),
         ({"listeners": "MINE://localhost:1"}, r"^listeners: there is no security protocol for MINE"),
-        ({"listeners": "SSL://localhost:1"}, r"^listeners: SSL \(SSL\) is not supported yet"),
         ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, r"^listeners: PLAINTEXT is listed twice"),
         (
             {

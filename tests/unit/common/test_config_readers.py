@@ -29,7 +29,7 @@ from kavka.pipeline.mirror import settings as mirror_settings
 from kavka.pipeline.mirror.flow import Flow
 
 SOURCE = Path(kavka.__file__).parent
-BROKER_LAYERS = ("api", "broker", "controller", "coordinator", "network", "replication", "storage")
+BROKER_LAYERS = ("api", "broker", "controller", "coordinator", "network", "replication", "security", "storage")
 # Rules between settings mention a setting without applying it.
 TABLE_MODULES = re.compile(r"(broker_config|topic_config|producer_config|consumer_config|admin_config).*\.py")
 
@@ -84,7 +84,8 @@ def readers_in(*folders: str) -> Readers:
 
 def client_readers(folder: str) -> Readers:
     """A client's own folder, and the modules that all clients share."""
-    shared = [file for file in sorted((SOURCE / "client").glob("*.py")) if not TABLE_MODULES.fullmatch(file.name)]
+    files = [*sorted((SOURCE / "client").glob("*.py")), *sorted((SOURCE / "security").rglob("*.py"))]
+    shared = [file for file in files if not TABLE_MODULES.fullmatch(file.name)]
     return Readers([*shared, *sorted((SOURCE / "client" / folder).rglob("*.py"))])
 
 

@@ -62,12 +62,11 @@ def test_dynamic_update_modes_match_kafka():
     assert BROKER_CONFIGS["broker.id"].dynamic is Dynamic.READ_ONLY
 
 
-def test_security_settings_warn_that_they_have_no_effect():
-    for name in ("ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name"):
-        assert BROKER_CONFIGS[name].warning == LATER
+def test_settings_without_effect_warn():
     warnings: list[str] = []
-    BROKER_CONFIGS.parse({"ssl.keystore.location": "/x", "num.network.threads": "4"}, warnings=warnings)
-    assert warnings[0] == "ssl.keystore.location has no effect yet"
+    values = {"ssl.keystore.location": "/x", "control.plane.listener.name": "x", "num.network.threads": "4"}
+    BROKER_CONFIGS.parse(values, warnings=warnings)
+    assert warnings[0] == f"control.plane.listener.name {LATER}"
     assert warnings[1].startswith("num.network.threads has no effect: ")
 
 

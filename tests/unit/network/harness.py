@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ from kavka.api.registry import NEVER
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
 from kavka.network.connection import Connection
+from kavka.network.listener_security import ListenerSecurity
 from kavka.network.server import Server
+from kavka.security.principal import SecurityProtocol
 
 KEY = 3
 TIMEOUT_S = 5.0
@@ -29,10 +32,17 @@ class Settings(SimpleNamespace):
     def is_set(self, name: str) -> bool:
         return False
 
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self, name.replace(".", "_"), default)
+
 
 def settings(**changes: Any) -> Settings:
     return Settings(
         **{
+            "listeners": (),
+            "inter_broker_listener": "PLAINTEXT",
+            "quota_window_num": 11,
+            "quota_window_size_seconds": 1,
             "socket_request_max_bytes": 100 * 1024 * 1024,
             "max_connections": 1000,
             "max_connections_per_ip": 1000,
@@ -50,6 +60,8 @@ def settings(**changes: Any) -> Settings:
 
 class Text:
     """A request or a response whose body is its bytes."""
+
+    throttle_time_ms = 0
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -127,9 +139,11 @@ class EchoApi:
             raise ConnectionMustClose
         return self.futures[name] if behaviour == "task of future" else None
 
-    def respond(self, name: str) -> None:
+    def respond(self, name: str, throttle_time_ms: int = 0) -> None:
         """Complete the pending request of that name."""
-        self.futures[name].set_result(Text(name.encode()))
+        response = Text(name.encode())
+        response.throttle_time_ms = throttle_time_ms
+        self.futures[name].set_result(response)
 
 
 def frame(text: str | bytes, correlation: int = 0, key: int = KEY, version: int = 0) -> bytes:
@@ -199,6 +213,8 @@ class World:
             settings=settings(**changes),
             in_cluster=False,
             metrics=Registry(),
+            now_ms=lambda: int(time.monotonic() * 1000),
+            authorizer=None,
             replica_manager=SimpleNamespace(staged_appends=SimpleNamespace(write=self._write_staged)),
         )
         self.server = Server(services)  # type: ignore[arg-type]
@@ -215,8 +231,8 @@ class World:
             sock.setblocking(False)
             if send_buffer is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        assert self.server.limits.admit("peer")
-        self.server._on_connection("PLAINTEXT", server_side, "peer")
+        assert self.server.limits.admit("PLAINTEXT", "peer", 0) is None
+        self.server._on_connection(ListenerSecurity("PLAINTEXT", SecurityProtocol.PLAINTEXT), server_side, "peer")
         connected = {peer.connection for peer in self.peers}
         [connection] = [connection for connection in self.server.connections if connection not in connected]
         peer = Peer(client_side, connection)

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from kavka.network.acceptor import Acceptor, SocketBuffers
-from kavka.network.limits import ConnectionLimits
+from kavka.network.limits import Bounds, ConnectionLimits, LimitSettings
+from kavka.security.rates import Window
 
 
 class Listening:
@@ -21,7 +22,7 @@ class Listening:
         self.accepted: list[socket.socket] = []
         self.times: list[float] = []
         self.must_fail = False
-        self.acceptor = Acceptor(asyncio.get_running_loop(), limits, self._on_connection, buffers)
+        self.acceptor = Acceptor(asyncio.get_running_loop(), "PLAINTEXT", limits, self._on_connection, buffers)
         self.port = self.acceptor.bind("127.0.0.1", 0, 50)
         self.acceptor.start()
         self.clients: list[socket.socket] = []
@@ -66,11 +67,11 @@ def test_a_full_broker_keeps_connections_in_the_backlog():
         for _ in range(3):
             await world.connect()
         assert await world.accepted_count() == 2
-        world.limits.release("127.0.0.1")
+        world.limits.release("PLAINTEXT", "127.0.0.1")
         world.acceptor.start()
         assert await world.accepted_count() == 3
 
-    listening(body, ConnectionLimits(2, 100, {}))
+    listening(body, ConnectionLimits(LimitSettings(Bounds(2))))
 
 
 def test_an_address_with_too_many_connections_is_refused():
@@ -80,12 +81,10 @@ def test_an_address_with_too_many_connections_is_refused():
         assert await asyncio.get_running_loop().sock_recv(refused, 1) == b""
         assert await world.accepted_count() == 1
 
-    listening(body, ConnectionLimits(100, 1, {}))
+    listening(body, ConnectionLimits(LimitSettings(max_per_ip=1)))
 
 
-def test_more_connections_than_the_rate_allows_wait_for_the_next_second(monkeypatch):
-    monkeypatch.setattr("kavka.network.limits.WINDOW_S", 0.2)
-
+def test_more_connections_than_the_rate_allows_wait():
     async def body(world: Listening) -> None:
         for _ in range(5):
             await world.connect()
@@ -93,9 +92,24 @@ def test_more_connections_than_the_rate_allows_wait_for_the_next_second(monkeypa
             while len(world.accepted) < 5:
                 world.acceptor.start()  # a closed connection does not raise the rate
                 await asyncio.sleep(0.005)
-        assert world.times[4] - world.times[0] > 0.2
+        assert world.times[4] - world.times[0] > 0.1
 
-    listening(body, ConnectionLimits(100, 100, {}, max_rate=2))
+    # Two samples of 0.1 s: a burst of four connections, then twenty per second.
+    listening(body, ConnectionLimits(LimitSettings(Bounds(max_rate=20)), Window(2, 100)))
+
+
+def test_an_address_beyond_its_connection_rate_is_refused_after_a_delay():
+    async def body(world: Listening) -> None:
+        world.limits.set_ip_rate("127.0.0.1", 1)
+        await world.connect()
+        started_at = time.monotonic()
+        refused = await world.connect()
+        assert await asyncio.get_running_loop().sock_recv(refused, 1) == b""
+        assert time.monotonic() - started_at > 0.05
+        assert len(world.accepted) == 1
+        assert world.acceptor.refusals == {"connection_creation_rate": 1}
+
+    listening(body, ConnectionLimits(LimitSettings(), Window(11, 100)))
 
 
 def test_a_connection_that_closes_before_accept_does_not_count():
@@ -108,7 +122,7 @@ def test_a_connection_that_closes_before_accept_does_not_count():
         await world.connect()
         assert await world.accepted_count() == 1
 
-    listening(body, ConnectionLimits(100, 100, {}))
+    listening(body, ConnectionLimits(LimitSettings()))
 
 
 def test_accepting_pauses_without_file_descriptors(monkeypatch):
@@ -130,7 +144,7 @@ def test_accepting_pauses_without_file_descriptors(monkeypatch):
                 await asyncio.sleep(0.01)
         assert attempts[1] - attempts[0] > 0.09
 
-    listening(body, ConnectionLimits(100, 100, {}))
+    listening(body, ConnectionLimits(LimitSettings()))
 
 
 def test_socket_buffers_are_set_if_configured():
@@ -143,15 +157,15 @@ def test_socket_buffers_are_set_if_configured():
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 30_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
-    listening(body, ConnectionLimits(100, 100, {}), buffers=SocketBuffers(20_000, 30_000))
+    listening(body, ConnectionLimits(LimitSettings()), buffers=SocketBuffers(20_000, 30_000))
 
 
 def test_a_port_in_use_leaves_nothing_bound():
     async def scenario() -> None:
-        limits = ConnectionLimits(1, 1, {})
-        first = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        limits = ConnectionLimits(LimitSettings())
+        first = Acceptor(asyncio.get_running_loop(), "PLAINTEXT", limits, lambda sock, address: None)
         port = first.bind("127.0.0.1", 0, 5)
-        second = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        second = Acceptor(asyncio.get_running_loop(), "PLAINTEXT", limits, lambda sock, address: None)
         with pytest.raises(OSError) as raised:
             second.bind("localhost", port, 5)
         assert raised.value.errno == errno.EADDRINUSE

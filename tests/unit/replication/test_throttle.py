@@ -19,7 +19,7 @@ def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
     throttle.record(1000, 0.0)
     assert throttle.measure(0.0) == 100
     assert not throttle.is_exceeded(0.0)
-    throttle.record(1, 0.5)
+    throttle.record(60, 0.5)
     assert throttle.is_exceeded(0.5)
     assert not throttle.is_exceeded(11.5)
     assert throttle.measure(11.5) == 0
