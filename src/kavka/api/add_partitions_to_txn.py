@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -33,6 +34,7 @@ from kavka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from kavka.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 _NO_CODES: Mapping[TopicPartition, ErrorCode] = {}
 
@@ -54,7 +56,9 @@ def _on_error(request: AddPartitionsToTxnRequest, version: int, error: KafkaErro
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5), on_error=_on_error)
 def handle(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
     if ctx.version >= 4:
+        authorization.require(ctx, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         return _add_many(ctx, request.transactions)
+    authorization.require(ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
     topics = request.v3_and_below_topics
     errors = _check(ctx, topics, from_client=True)
     if errors is not None:
@@ -115,8 +119,11 @@ def _check(
     """Return the results with errors if a partition cannot be added, else None."""
     state_of = ctx.broker.metadata_cache.partition_state
     codes: dict[TopicPartition, ErrorCode] = {}
+    denied = authorization.NOTHING
+    if from_client:
+        denied = authorization.denied(ctx, Operation.WRITE, ResourceType.TOPIC, (topic.name for topic in topics))
     for tp in _partitions(topics):
-        if from_client and is_internal(tp.topic):
+        if tp.topic in denied or (from_client and is_internal(tp.topic)):
             codes[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif state_of(*tp) is None:
             codes[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

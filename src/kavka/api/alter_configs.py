@@ -42,7 +42,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
         key = resource.resource_type, resource.resource_name
         await config_resources.change(ctx, *key, lambda _: values, validate_only=request.validate_only)
 
-    outcomes = await config_resources.change_each(request.resources, replace_overrides)
+    outcomes = await config_resources.change_each(ctx, request.resources, replace_overrides)
     return AlterConfigsResponse(
         responses=[config_resources.result(AlterConfigsResourceResponse, *outcome) for outcome in outcomes]
     )

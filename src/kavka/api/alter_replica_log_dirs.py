@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -22,13 +23,14 @@ from kavka.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from kavka.security.acls import Operation
 
 
 def _on_error(request: AlterReplicaLogDirsRequest, version: int, error: KafkaError) -> AlterReplicaLogDirsResponse:
     return _respond(request, lambda partition, path: error.code)
 
 
-@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), on_error=_on_error)
+@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), on_error=_on_error, needs=cluster(Operation.ALTER))
 def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     return _respond(request, lambda partition, path: _move(ctx, partition, path))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from kavka.api import authorization
 from kavka.common.errors import ErrorCode, KafkaError
 
 ROOT = "root"
@@ -25,8 +26,13 @@ _LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """Return the effective levels of the root logger and of all `kavka` loggers, by logger name."""
-    names = [name for name in logging.root.manager.loggerDict if name == "kavka" or name.startswith("kavka.")]
+    """Return the effective levels of the root logger, the authorizer log and all `kavka` loggers,
+    by name."""
+    names = [
+        name
+        for name in logging.root.manager.loggerDict
+        if name in ("kavka", authorization.LOGGER_NAME) or name.startswith("kavka.")
+    ]
     return {ROOT: _level_name(logging.root), **{name: _level_name(logging.getLogger(name)) for name in sorted(names)}}
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.common.config import ConfigError, ConfigTable
@@ -19,6 +20,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
+from kavka.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 # A request may have tens of thousands of resources. The handler yields to the event loop after this
@@ -41,6 +43,17 @@ R = TypeVar("R", bound=Resource)
 
 def table_of(resource_type: int) -> ConfigTable:
     return {TOPIC: TOPIC_CONFIGS, GROUP: SINGLE_GROUP_CONFIGS}.get(resource_type, BROKER_CONFIGS)
+
+
+def require(ctx: RequestContext, operation: Operation, resource_type: int, name: str) -> None:
+    """Raise KafkaError unless the client may perform the operation on the settings. Those of
+    brokers, loggers and client metrics belong to the cluster."""
+    if resource_type == TOPIC:
+        authorization.require(ctx, operation, ResourceType.TOPIC, name)
+    elif resource_type == GROUP:
+        authorization.require(ctx, operation, ResourceType.GROUP, name)
+    elif resource_type in (BROKER, BROKER_LOGGER, CLIENT_METRICS):
+        authorization.require(ctx, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 async def change(
@@ -73,7 +86,11 @@ async def change(
                 _check_broker(ctx, target, overrides, values)
                 return None if validate_only else values
 
-            await configs.change_broker(target, update_broker)
+            await _check_security(ctx, target, update)
+            try:
+                await configs.change_broker(target, update_broker)
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
     except StoreUnavailable as error:
@@ -107,10 +124,10 @@ def check_logger_broker(ctx: RequestContext, name: str) -> None:
 
 
 async def change_each(
-    resources: Sequence[R], change: Callable[[R], Awaitable[None]]
+    ctx: RequestContext, resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, KafkaError | None]]:
     """Change the resources one by one. Return each resource with its error, or None. A resource
-    that appears twice in the request is not changed."""
+    that appears twice in the request, or that the client may not alter, is not changed."""
     keys = [(resource.resource_type, resource.resource_name) for resource in resources]
     counts = Counter(keys)
     results: list[tuple[R, KafkaError | None]] = []
@@ -120,6 +137,7 @@ async def change_each(
         try:
             if counts[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
+            require(ctx, Operation.ALTER_CONFIGS, *key)
             await change(resource)
         except KafkaError as error:
             results.append((resource, error))
@@ -149,6 +167,21 @@ def _check_broker(
             ctx.broker.configs.broker.with_dynamic(default=values)
         else:
             ctx.broker.configs.broker.with_dynamic(broker=values)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+async def _check_security(ctx: RequestContext, target: int | None, update: Update) -> None:
+    """Raise INVALID_REQUEST if the listeners could not use the changed settings, for example
+    because a key store cannot be opened."""
+    current = ctx.broker.configs.broker
+    overrides = current.dynamic_default if target is None else current.dynamic_broker
+    values = update(dict(overrides))
+    if not any(name.partition("ssl.")[1] for name in {*values, *overrides}):
+        return
+    try:
+        changed = current.with_dynamic(default=values) if target is None else current.with_dynamic(broker=values)
+        await ctx.broker.check_security(changed.values)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kavka.api.authorized_operations import GROUP_OPERATIONS
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -19,6 +19,10 @@ from kavka.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from kavka.security.acls import Operation, ResourceType
+from kavka.security.authorizer import REPORTED, bits
+
+ALL_GROUP_OPERATIONS = REPORTED[ResourceType.GROUP] | bits((Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS))
 
 
 def _error_result(group_id: str, error: KafkaError) -> DescribedGroup:
@@ -35,16 +39,38 @@ async def handle(ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> 
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
+                # DescribeGroups reports no operations on settings, as in Kafka 3.9.
+                group.authorized_operations = authorization.authorized_operations(
+                    ctx, ResourceType.GROUP, group.group_id, ALL_GROUP_OPERATIONS
+                )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
 async def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     try:
+        authorization.require(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group: Any = ctx.broker.groups.describe_consumer(group_id)
         described: DescribedGroup = await group if isinstance(group, asyncio.Future) else group
     except KafkaError as error:
         return _error_result(group_id, error)
+    if ctx.authorizer is not None and _has_hidden_topics(ctx, described):
+        return _error_result(
+            group_id,
+            KafkaError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "The group uses topics that the client is not authorized to describe.",
+            ),
+        )
     return described
+
+
+def _has_hidden_topics(ctx: RequestContext, group: DescribedGroup) -> bool:
+    """Whether members subscribe to topics, or have partitions of topics, that the client may not
+    describe."""
+    names = {name for member in group.members for name in member.subscribed_topic_names}
+    for member in group.members:
+        for assignment in (member.assignment, member.target_assignment):
+            names |= {partitions.topic_name for partitions in assignment.topic_partitions}
+    return bool(authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from kavka.controller.topics import Topics
     from kavka.coordinator.group.service import GroupCoordinator
     from kavka.coordinator.transaction.service import TransactionCoordinator
+    from kavka.metadata.acls import StoredAcls
+    from kavka.metadata.delegation_tokens import DelegationTokens
     from kavka.metadata.dynamic_config import DynamicConfig
     from kavka.metadata.features import Features
+    from kavka.metadata.scram_credentials import ScramCredentials
     from kavka.metadata.store import MetadataStore
     from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
     from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
     from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
     from kavka.replication.metadata_cache import MetadataCache
     from kavka.replication.replica_manager import ReplicaManager
+    from kavka.security.authorizer import Authorizer, ClientAuthorizer
+    from kavka.security.quotas import ConnectionQuota
     from kavka.storage.log_manager import LogManager
 
 
@@ -62,12 +67,24 @@ class BrokerServices(Protocol):
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     features: Features
+    scram_credentials: ScramCredentials
+    # None without `delegation.token.secret.key`.
+    delegation_tokens: DelegationTokens | None
+    # None without `authorizer.class.name`.
+    authorizer: Authorizer | None
+    acls: StoredAcls | None
+
+    def now_ms(self) -> int:
+        """Monotonic time for quotas."""
 
     @property
     def controller_requests(self) -> ControllerRequests: ...
 
     @property
     def topic_creation(self) -> TopicCreation: ...
+
+    async def check_security(self, values: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the listeners could not use these values of all settings."""
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function in a worker thread and return its result."""
@@ -84,3 +101,9 @@ class RequestContext:
     listener: str
     client_host: str
     principal: str
+    # The quota of the connection. None for a request of this broker to itself.
+    quota: ConnectionQuota | None = None
+    # The decisions for this connection. None if the client may do everything: there is no
+    # authorizer, or this broker sends the request to itself.
+    authorizer: ClientAuthorizer | None = None
+    api_name: str = ""

@@ -11,6 +11,7 @@ broker may retry.
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
@@ -19,11 +20,12 @@ from kavka.protocol.messages.controlled_shutdown import (
     ControlledShutdownResponse,
     RemainingPartition,
 )
+from kavka.security.acls import Operation
 
 UNKNOWN_EPOCH = -1
 
 
-@handles(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3))
+@handles(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3), needs=cluster(Operation.CLUSTER_ACTION))
 async def handle(ctx: RequestContext, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
     epoch = request.broker_epoch if ctx.version >= 2 else UNKNOWN_EPOCH
     remaining = await ctx.broker.controller.controlled_shutdown(request.broker_id, epoch)

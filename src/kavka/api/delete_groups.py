@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(request: DeleteGroupsRequest, version: int, error: KafkaError) -> DeleteGroupsResponse:
@@ -32,6 +34,7 @@ async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGro
 
 async def _delete(ctx: RequestContext, group_id: str) -> int:
     try:
+        authorization.require(ctx, Operation.DELETE, ResourceType.GROUP, group_id)
         deleted: Any = ctx.broker.groups.delete(group_id)
         if isinstance(deleted, asyncio.Future):
             await deleted

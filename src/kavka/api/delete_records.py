@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -25,6 +26,7 @@ from kavka.protocol.messages.delete_records import (
 )
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedDeleteRecords
+from kavka.security.acls import Operation, ResourceType
 
 NO_WATERMARK = -1
 
@@ -50,6 +52,7 @@ def _on_error(request: DeleteRecordsRequest, version: int, error: KafkaError) ->
 
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | asyncio.Future[Any]:
+    denied = authorization.denied(ctx, Operation.DELETE, ResourceType.TOPIC, (topic.name for topic in request.topics))
     response = DeleteRecordsResponse()
     delayed: DelayedDeleteRecords | None = None
     for topic in request.topics:
@@ -59,6 +62,8 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
                 partition_index=requested_partition.partition_index, low_watermark=NO_WATERMARK
             )
             try:
+                if topic.name in denied:
+                    raise authorization.failure(ResourceType.TOPIC)
                 partition, start = _delete(ctx, topic.name, requested_partition)
                 result.low_watermark = partition.low_watermark
                 if result.low_watermark < start:

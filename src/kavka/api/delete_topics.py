@@ -3,7 +3,7 @@
 v1     throttle_time_ms
 v3     TOPIC_DELETION_DISABLED with `delete.topic.enable=false` (before: INVALID_REQUEST)
 v4     flexible
-v5     error_message in the response
+v5     error_message in the response; THROTTLING_QUOTA_EXCEEDED (before: only throttled)
 v6     topics by name or by id
 
 The response waits until the topics are deleted, or until the request times out. The deletion
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
+from kavka.api.mutation_quota import MutationQuota
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
@@ -25,6 +27,7 @@ from kavka.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from kavka.protocol.primitives import ZERO_UUID
+from kavka.security.acls import Operation, ResourceType
 
 
 def _requested_topics(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
@@ -46,17 +49,22 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     results: list[DeletableTopicResult] = []
     for topic in _requested_topics(request, ctx.version):
         name, error = _resolve(ctx, topic)
+        if error is None and name is not None:
+            name, error = _check_access(ctx, topic, name)
         names.append(None if error is not None else name)
         results.append(_result(name, topic.topic_id, error))
+    quota = MutationQuota(ctx, strict_from=5)
     outcomes = await ctx.broker.topics.delete_topics(
-        list(dict.fromkeys(name for name in names if name is not None)), timeout_ms=request.timeout_ms
+        list(dict.fromkeys(name for name in names if name is not None)),
+        timeout_ms=request.timeout_ms,
+        record=quota.record,
     )
     by_name = {outcome.name: outcome for outcome in outcomes}
     for index, name in enumerate(names):
         if name is not None:
             outcome = by_name[name]
             results[index] = _result(name, outcome.topic_id or ZERO_UUID, outcome.error)
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=results)
 
 
 def _resolve(ctx: RequestContext, topic: DeleteTopicState) -> tuple[str | None, KafkaError | None]:
@@ -71,6 +79,16 @@ def _resolve(ctx: RequestContext, topic: DeleteTopicState) -> tuple[str | None, 
     name = ctx.broker.metadata_cache.topic_name(topic.topic_id)
     if name is None:
         return None, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return name, None
+
+
+def _check_access(ctx: RequestContext, topic: DeleteTopicState, name: str) -> tuple[str | None, KafkaError | None]:
+    """Return the name, and the error if the client may not delete the topic. The response has no
+    name if the client may not describe a topic that it has identified by id."""
+    if topic.name is None and not authorization.may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name):
+        return None, authorization.failure(ResourceType.TOPIC)
+    if not authorization.may(ctx, Operation.DELETE, ResourceType.TOPIC, name):
+        return name, authorization.failure(ResourceType.TOPIC)
     return name, None
 
 

@@ -6,7 +6,7 @@ v2     include_fenced_brokers; brokers are never fenced here
 
 from __future__ import annotations
 
-from kavka.api.authorized_operations import CLUSTER_OPERATIONS
+from kavka.api.authorization import cluster_operations
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -37,5 +37,5 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
         ],
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(ctx)
     return response

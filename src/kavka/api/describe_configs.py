@@ -19,6 +19,7 @@ from kavka.api.config_resources import (
     broker_id,
     check_group_name,
     check_logger_broker,
+    require,
 )
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
@@ -41,6 +42,7 @@ from kavka.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from kavka.security.acls import Operation
 
 DYNAMIC_BROKER_LOGGER = 6
 
@@ -71,6 +73,7 @@ def _describe(
 ) -> list[DescribeConfigsResourceResult]:
     name, keys = resource.resource_name, resource.configuration_keys
     configs, resource_type = ctx.broker.configs, resource.resource_type
+    require(ctx, Operation.DESCRIBE_CONFIGS, resource_type, name)
     if resource_type == TOPIC:
         topic_names.check(name)
         if name not in ctx.broker.metadata_cache.topics:

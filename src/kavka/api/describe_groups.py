@@ -9,13 +9,14 @@ v6  error_message; GROUP_ID_NOT_FOUND for an unknown group (before: described as
 
 from __future__ import annotations
 
-from kavka.api.authorized_operations import GROUP_OPERATIONS
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group.state import DEAD
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(request: DescribeGroupsRequest, version: int, error: KafkaError) -> DescribeGroupsResponse:
@@ -30,12 +31,15 @@ def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroup
     if request.include_authorized_operations:
         for group in response.groups:
             if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = authorization.authorized_operations(
+                    ctx, ResourceType.GROUP, group.group_id
+                )
     return response
 
 
 def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     try:
+        authorization.require(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         return ctx.broker.groups.describe(group_id)
     except KafkaError as error:
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:

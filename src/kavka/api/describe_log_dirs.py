@@ -8,6 +8,7 @@ v5  is_cordoned (always false here)
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode
@@ -19,9 +20,10 @@ from kavka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from kavka.security.acls import Operation
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5))
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5), needs=cluster(Operation.DESCRIBE))
 def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     requested_partitions: set[tuple[str, int]] | None = None
     if request.topics is not None:

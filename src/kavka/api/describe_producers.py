@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -15,6 +16,7 @@ from kavka.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(request: DescribeProducersRequest, version: int, error: KafkaError) -> DescribeProducersResponse:
@@ -23,7 +25,12 @@ def _on_error(request: DescribeProducersRequest, version: int, error: KafkaError
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), on_error=_on_error)
 def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    return _respond(request, lambda topic, index: _describe(ctx, topic, index))
+    denied = authorization.denied(ctx, Operation.READ, ResourceType.TOPIC, (topic.name for topic in request.topics))
+    failure = authorization.failure(ResourceType.TOPIC)
+    return _respond(
+        request,
+        lambda topic, index: _error_result(index, failure) if topic in denied else _describe(ctx, topic, index),
+    )
 
 
 def _respond(

@@ -8,7 +8,7 @@ because Java clients cannot parse null.
 
 from __future__ import annotations
 
-from kavka.api.authorized_operations import TOPIC_OPERATIONS
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.metadata import missing_topic_code
 from kavka.api.registry import handles
@@ -23,6 +23,7 @@ from kavka.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(
@@ -45,6 +46,8 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
         if first_partition < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A cursor cannot point at a negative partition.")
     names = {topic.name for topic in request.topics} or set(topics)
+    denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, names, log_denied=bool(request.topics))
+    names -= denied
     limit = ctx.broker.settings["max.request.partition.size.limit"]
     remaining = max(1, min(request.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse()
@@ -65,7 +68,14 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
             response.next_cursor = Cursor(topic_name=name, partition_index=states[remaining].partition_index)
             break
         remaining -= len(states)
+    if request.topics:
+        # As in Kafka, each page has the topics that the client may not describe, after the others.
+        response.topics += [_denied_topic(name) for name in sorted(denied)]
     return response
+
+
+def _denied_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=authorization.TOPIC_FAILURE, name=name)
 
 
 def _missing_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
@@ -80,7 +90,7 @@ def _topic(ctx: RequestContext, topic: TopicInfo, states: list[PartitionInfo]) -
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
         partitions=[_partition(ctx, state) for state in states],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=authorization.authorized_operations(ctx, ResourceType.TOPIC, topic.name),
     )
 
 

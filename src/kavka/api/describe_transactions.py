@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -17,6 +18,7 @@ from kavka.protocol.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(request: DescribeTransactionsRequest, version: int, error: KafkaError) -> DescribeTransactionsResponse:
@@ -37,10 +39,13 @@ async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> D
 
 async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
     try:
+        authorization.require(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         described: Any = ctx.broker.transactions.describe(transactional_id)
         transaction: Transaction = await described if isinstance(described, asyncio.Future) else described
     except KafkaError as error:
         return TransactionState(transactional_id=transactional_id, error_code=int(error.code))
+    partitions = by_topic(sorted(transaction.partitions))
+    hidden = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, partitions, log_denied=False)
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=transaction.state.value,
@@ -49,7 +54,6 @@ async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionSt
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
         topics=[
-            TopicData(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(sorted(transaction.partitions)).items()
+            TopicData(topic=topic, partitions=indexes) for topic, indexes in partitions.items() if topic not in hidden
         ],
     )

@@ -11,6 +11,7 @@ election.
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -23,6 +24,7 @@ from kavka.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
+from kavka.security.acls import Operation
 
 
 def _requested_partitions(request: ElectLeadersRequest) -> list[TopicPartition] | None:
@@ -39,7 +41,7 @@ def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> 
     return response
 
 
-@handles(ApiKey.ELECT_LEADERS, versions=(0, 2), on_error=_on_error)
+@handles(ApiKey.ELECT_LEADERS, versions=(0, 2), on_error=_on_error, needs=cluster(Operation.ALTER))
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     controller, cache = ctx.broker.controller, ctx.broker.metadata_cache
     requested_partitions = _requested_partitions(request)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kavka.api.add_partitions_to_txn import fenced_code
+from kavka.api.authorization import transactional_id
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -21,13 +22,14 @@ from kavka.coordinator.transaction.shard import ProducerIdAndEpoch
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kavka.security.acls import Operation
 
 
 def _on_error(request: EndTxnRequest, version: int, error: KafkaError) -> EndTxnResponse:
     return EndTxnResponse(error_code=int(fenced_code(error.code, version)))
 
 
-@handles(ApiKey.END_TXN, versions=(0, 5), on_error=_on_error)
+@handles(ApiKey.END_TXN, versions=(0, 5), on_error=_on_error, needs=transactional_id(Operation.WRITE))
 def handle(ctx: RequestContext, request: EndTxnRequest) -> Any:
     return ctx.broker.transactions.end(
         request.transactional_id,

@@ -24,9 +24,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
-from kavka.api.fetch_reads import EMPTY, ConsumerReader, FollowerReader, PartitionRead, PartitionReader
-from kavka.api.fetch_session import FetchContext, FetchPartition
+from kavka.api.fetch_reads import (
+    EMPTY,
+    ConsumerReader,
+    DeniedReader,
+    FollowerReader,
+    PartitionRead,
+    PartitionReader,
+)
+from kavka.api.fetch_session import NO_SESSION, FetchContext, FetchPartition
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
@@ -44,11 +52,14 @@ from kavka.records.batch import batches
 from kavka.records.convert import down_convert
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedFetch
+from kavka.security.acls import Operation
+from kavka.security.quotas import Meter
 from kavka.storage.file_slice import FileClosed, FileSlice
 from kavka.storage.log_read import PageCacheMiss
 from kavka.storage.page_cache import warm
 
 NO_LIMIT = 0x7FFFFFFF
+NO_REPLICA = -1
 # The maximum number of reads of one fetch. The page cache may evict data again before it is read.
 MAX_WARMING_ROUNDS = 64
 # With these codes the response contains the current leader.
@@ -80,22 +91,37 @@ def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchRe
     return response
 
 
+def _replica_id(request: FetchRequest, version: int) -> int:
+    return request.replica_state.replica_id if version >= 15 else request.replica_id
+
+
+def is_from_follower(request: FetchRequest, version: int) -> bool:
+    return _replica_id(request, version) >= 0
+
+
 @handles(ApiKey.FETCH, versions=(0, 18), on_error=_on_error)
 def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     broker = ctx.broker
     uses_topic_ids = ctx.version >= 13
-    replica_id = request.replica_state.replica_id if ctx.version >= 15 else request.replica_id
+    replica_id = _replica_id(request, ctx.version)
+    is_follower = replica_id >= 0
+    may_follow = not is_follower or authorization.may_on_cluster(ctx, Operation.CLUSTER_ACTION)
+    session_owner = replica_id if may_follow else NO_REPLICA
     try:
-        context = broker.fetch_sessions.open(request, uses_topic_ids, broker.metadata_cache.topic_name, replica_id)
+        context = broker.fetch_sessions.open(request, uses_topic_ids, broker.metadata_cache.topic_name, session_owner)
     except KafkaError as error:
         return FetchResponse(error_code=int(error.code))
     reader: PartitionReader
-    is_follower = replica_id >= 0
-    if is_follower:
+    meter = None
+    if not may_follow:
+        reader = DeniedReader(ctx)
+    elif is_follower:
         reader = FollowerReader(ctx, request, replica_id, context.follower)
     else:
         reader = ConsumerReader(ctx, request)
-    fetch = _Fetch(ctx, request, context, reader)
+        if ctx.quota is not None and ctx.quota.client is not None:
+            meter = ctx.quota.client.fetch
+    fetch = _Fetch(ctx, request, context, reader, meter)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.is_complete(results):
         delayed = DelayedFetch(
@@ -122,6 +148,7 @@ class _Fetch:
         "_ctx",
         "_has_cold_data",
         "_max_bytes",
+        "_meter",
         "_min_bytes",
         "_reader",
         "_uses_topic_ids",
@@ -129,7 +156,12 @@ class _Fetch:
     )
 
     def __init__(
-        self, ctx: RequestContext, request: FetchRequest, context: FetchContext, reader: PartitionReader
+        self,
+        ctx: RequestContext,
+        request: FetchRequest,
+        context: FetchContext,
+        reader: PartitionReader,
+        meter: Meter | None = None,
     ) -> None:
         self._ctx = ctx
         self._version = ctx.version
@@ -137,6 +169,10 @@ class _Fetch:
         self._context = context
         self._reader = reader
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
+        self._meter = meter
+        if meter is not None:
+            # A larger response would always exceed the quota.
+            self._max_bytes = min(self._max_bytes, int(meter.max_burst))
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._has_cold_data = False
 
@@ -231,7 +267,32 @@ class _Fetch:
         data first."""
         if self._has_cold_data or self._version < 4:
             return asyncio.ensure_future(self._respond_from_worker(results))
-        return self._build(results)
+        return self._build_within_quota(results)
+
+    def _build_within_quota(self, results: list[Result]) -> FetchResponse:
+        """Return the response and record its bytes. If they exceed the quota, return an empty
+        response with a throttle time, and the bytes do not count."""
+        meter = self._meter
+        if meter is None:
+            return self._build(results)
+        now_ms = self._ctx.broker.now_ms()
+        size = sum(read.size for _, read in results)
+        is_quiet = meter.measure(now_ms) <= 0
+        throttle_ms = meter.record(size, now_ms)
+        if not throttle_ms or is_quiet:
+            # A batch that alone exceeds the quota is sent after a quiet time. In Kafka a consumer
+            # never gets beyond such a batch.
+            response = self._build(results)
+            response.throttle_time_ms = throttle_ms
+            return response
+        meter.withdraw(size, now_ms)
+        context = self._context
+        response = FetchResponse(throttle_time_ms=throttle_ms, session_id=context.session_id)
+        if context.session is not None and not context.incremental:
+            # The client repeats a full fetch without a session.
+            self._ctx.broker.fetch_sessions.end(context.session_id)
+            response.session_id = NO_SESSION
+        return response
 
     async def _respond_from_worker(self, results: list[Result]) -> FetchResponse:
         for _ in range(MAX_WARMING_ROUNDS):
@@ -252,7 +313,7 @@ class _Fetch:
             results = self.read()
         if self._version < 4:
             results = [(entry, await self._down_convert(entry, read) if read.size else read) for entry, read in results]
-        return self._build(results)
+        return self._build_within_quota(results)
 
     async def _down_convert(self, entry: FetchPartition, read: PartitionRead) -> PartitionRead:
         """Convert the records to the format of an old client. A failed conversion becomes an error

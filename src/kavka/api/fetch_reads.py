@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchPartition
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.fetch import FetchRequest
 from kavka.replication.follower_session import FollowerSession
 from kavka.replication.partition import READ_ALL, READ_COMMITTED, Partition
+from kavka.security.acls import Operation, ResourceType
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
@@ -84,10 +86,14 @@ class PartitionReader:
         """Return the partition of the entry. Raises KafkaError if this broker cannot serve it."""
         if self._uses_topic_ids and not entry.topic:
             entry.topic = self._ctx.broker.replica_manager.topic_name(entry.topic_id)
+        self.check_access(entry)
         partition = self._find_replica(entry.topic, entry.index)
         if self._uses_topic_ids and partition.topic_id != entry.topic_id:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         return partition
+
+    def check_access(self, entry: FetchPartition) -> None:
+        """Raise KafkaError if the client may not read the topic."""
 
     def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         raise NotImplementedError
@@ -132,7 +138,7 @@ class ConsumerReader(PartitionReader):
     """Reads up to the high watermark or the last stable offset. From v11 on, a consumer may fetch
     from a follower in its rack."""
 
-    __slots__ = ("_rack",)
+    __slots__ = ("_permitted", "_rack")
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
         version = ctx.version
@@ -143,6 +149,19 @@ class ConsumerReader(PartitionReader):
         self._find_replica = replicas.replica if version >= MIN_RACK_VERSION else replicas.leader
         self.isolation_level = request.isolation_level if version >= 4 else 0
         self._rack = request.rack_id if request.rack_id and replicas.is_rack_aware else ""
+        # The topics of this request that the client may read, and those that it may not read. None
+        # without an authorizer.
+        self._permitted: dict[str, bool] | None = None if ctx.authorizer is None else {}
+
+    def check_access(self, entry: FetchPartition) -> None:
+        if self._permitted is None:
+            return
+        is_permitted = self._permitted.get(entry.topic)
+        if is_permitted is None:
+            is_permitted = authorization.may(self._ctx, Operation.READ, ResourceType.TOPIC, entry.topic)
+            self._permitted[entry.topic] = is_permitted
+        if not is_permitted:
+            raise authorization.failure(ResourceType.TOPIC)
 
     def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         partition = self.find(entry)
@@ -183,6 +202,22 @@ class ConsumerReader(PartitionReader):
             metrics.bytes_out.value += read.size
             if read.messages > 0:
                 metrics.messages_out.value += read.messages
+
+
+class DeniedReader(PartitionReader):
+    """Reads nothing: the client may not fetch as a follower."""
+
+    __slots__ = ()
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._version = ctx.version
+        self._uses_topic_ids = ctx.version >= 13
+        self._find_replica = ctx.broker.replica_manager.leader
+        self.isolation_level = READ_ALL
+
+    def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
+        raise authorization.failure(ResourceType.TOPIC)
 
 
 class FollowerReader(PartitionReader):

@@ -207,7 +207,7 @@ class FetchSessionCache:
         Raises KafkaError for an unknown session or a wrong session epoch."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._end(request.session_id)
+            self.end(request.session_id)
             partitions = list(_requested_partitions(request.topics, uses_topic_ids, resolve))
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(None, False, partitions)
@@ -241,7 +241,7 @@ class FetchSessionCache:
                 if forgotten is not None and follower is not None:
                     follower.forget(forgotten)
         if not session.partitions:
-            self._end(session.id)
+            self.end(session.id)
             return FetchContext(None, False, ())
         self._set_rank(session, session.last_used)
         if follower is not None:
@@ -249,7 +249,7 @@ class FetchSessionCache:
             return FetchContext(session, True, (), follower)
         return FetchContext(session, True, session.partitions.values())
 
-    def _end(self, session_id: int) -> None:
+    def end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._remove_rank(session)
@@ -287,12 +287,12 @@ class FetchSessionCache:
             return False
         least_recent = next(iter(self._sessions.values()))
         if now - least_recent.last_used > self._min_idle:
-            self._end(least_recent.id)
+            self.end(least_recent.id)
             return True
         evictable = self._evictable_by_followers if is_follower else self._evictable_by_all
         if not evictable or (is_follower, size) <= evictable[0][:2]:
             return False
-        self._end(evictable[0][2])
+        self.end(evictable[0][2])
         return True
 
     def _update(

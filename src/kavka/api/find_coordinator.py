@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.internal_topic import InternalTopic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kavka.security.acls import Operation, ResourceType
 
 GROUP = 0
 TRANSACTION = 1
@@ -34,9 +36,18 @@ def _on_error(request: FindCoordinatorRequest, version: int, error: KafkaError) 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 6), on_error=_on_error)
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
     topic = _topic_of(ctx, request.key_type if ctx.version > 0 else GROUP)
-    if not topic.exists:
-        return _create_and_respond(ctx, request, topic)
-    return _respond(request, ctx.version, lambda key: _find(ctx, topic, key))
+    keys = request.coordinator_keys if ctx.version >= 4 else [request.key]
+    resource_type = ResourceType.GROUP if topic is ctx.broker.groups.topic else ResourceType.TRANSACTIONAL_ID
+    denied = authorization.denied(ctx, Operation.DESCRIBE, resource_type, keys)
+
+    def find(key: str) -> Coordinator:
+        if key in denied:
+            return _error_result(key, authorization.failure(resource_type))
+        return _find(ctx, topic, key)
+
+    if not topic.exists and len(denied) < len(set(keys)):
+        return _create_and_respond(ctx, request, topic, find)
+    return _respond(request, ctx.version, find)
 
 
 def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
@@ -48,10 +59,10 @@ def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
 
 
 async def _create_and_respond(
-    ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic
+    ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic, find: Callable[[str], Coordinator]
 ) -> FindCoordinatorResponse:
     await topic.ensure()
-    return _respond(request, ctx.version, lambda key: _find(ctx, topic, key))
+    return _respond(request, ctx.version, find)
 
 
 def _respond(

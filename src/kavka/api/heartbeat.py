@@ -7,13 +7,15 @@ v4  flexible
 
 from __future__ import annotations
 
+from kavka.api.authorization import group
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kavka.security.acls import Operation
 
 
-@handles(ApiKey.HEARTBEAT, versions=(0, 4))
+@handles(ApiKey.HEARTBEAT, versions=(0, 4), needs=group(Operation.READ))
 def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     ctx.broker.groups.heartbeat(request)
     return HeartbeatResponse()

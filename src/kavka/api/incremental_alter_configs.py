@@ -40,7 +40,7 @@ def _on_error(
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), on_error=_on_error)
 async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     outcomes = await config_resources.change_each(
-        request.resources, lambda resource: _alter(ctx, resource, request.validate_only)
+        ctx, request.resources, lambda resource: _alter(ctx, resource, request.validate_only)
     )
     return IncrementalAlterConfigsResponse(
         responses=[config_resources.result(AlterConfigsResourceResponse, *outcome) for outcome in outcomes]

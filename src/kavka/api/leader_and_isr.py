@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrTopicState
+from kavka.security.acls import Operation
 
 # The first versions with partitions grouped by topic, and with topic ids.
 MIN_BY_TOPIC_VERSION = 2
 MIN_TOPIC_IDS_VERSION = 5
 
 
-@handles(ApiKey.LEADER_AND_ISR, versions=(0, 7))
+@handles(ApiKey.LEADER_AND_ISR, versions=(0, 7), needs=cluster(Operation.CLUSTER_ACTION))
 async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     if ctx.version < MIN_BY_TOPIC_VERSION:
         by_topic: dict[str, list[Any]] = {}

@@ -6,6 +6,7 @@ v1     resource_types; an empty list means all types
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
@@ -16,12 +17,13 @@ from kavka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from kavka.security.acls import Operation
 
 # In the order of the response.
 RESOURCE_TYPES = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
+@handles(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), needs=cluster(Operation.DESCRIBE_CONFIGS))
 def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
     requested_types = (request.resource_types or RESOURCE_TYPES) if ctx.version else (CLIENT_METRICS,)
     unknown_types = [resource_type for resource_type in requested_types if resource_type not in RESOURCE_TYPES]

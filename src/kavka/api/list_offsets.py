@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -43,6 +44,7 @@ from kavka.protocol.messages.list_offsets import (
 )
 from kavka.records.limits import MAX_DECOMPRESSION_IN_WORKERS_S, MAX_DECOMPRESSION_ON_LOOP_S
 from kavka.replication.partition import Partition
+from kavka.security.acls import Operation, ResourceType
 from kavka.storage.log import Log
 from kavka.storage.log_read import MAX_OPENED_ON_LOOP, MustSearchInWorker, StoredBatch, TimestampOffset
 
@@ -81,6 +83,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
         for topic in request.topics
         for requested_partition in topic.partitions
     )
+    denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, (t.name for t in request.topics))
     response = ListOffsetsResponse()
     unopened: list[tuple[Query, StoredBatch]] = []
     deadline = monotonic() + MAX_DECOMPRESSION_ON_LOOP_S
@@ -89,6 +92,8 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
         for requested_partition in topic.partitions:
             query = Query(ctx, request, topic.name, requested_partition)
             try:
+                if topic.name in denied:
+                    raise authorization.failure(ResourceType.TOPIC)
                 if counts[topic.name, requested_partition.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 query.run(max_opened=MAX_OPENED_ON_LOOP if monotonic() <= deadline else 0)

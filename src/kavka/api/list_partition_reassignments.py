@@ -3,6 +3,7 @@ partitions."""
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.types import TopicPartition
@@ -13,9 +14,10 @@ from kavka.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from kavka.security.acls import Operation
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), needs=cluster(Operation.DESCRIBE))
 async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
     requested_partitions = None
     if request.topics is not None:

@@ -7,6 +7,7 @@ v2  transactional_id_pattern: only ids that match the regular expression
 
 from __future__ import annotations
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -18,6 +19,7 @@ from kavka.protocol.messages.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
+from kavka.security.acls import Operation, ResourceType
 
 
 @handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
@@ -32,6 +34,8 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
         )
     except PatternError as error:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    ids = [transactional_id for transactional_id, _ in transactions]
+    hidden = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, log_denied=False)
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in STATES_BY_NAME],
         transaction_states=[
@@ -41,5 +45,6 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
                 transaction_state=transaction.state.value,
             )
             for transactional_id, transaction in transactions
+            if transactional_id not in hidden
         ],
     )

@@ -15,7 +15,9 @@ v12    topics by id
 v13    a top-level error code
 
 A missing topic is created if the request and this broker (`auto.create.topics.enable`) allow it.
-The response then waits a short time for the topic's leaders.
+The response then waits a short time for the topic's leaders. A connection that creates more than
+`max.auto.create.topics.rate.per.connection` topics is throttled; the other topics of its request
+are LEADER_NOT_AVAILABLE, so that the client retries.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ import asyncio
 from collections.abc import Awaitable
 from uuid import UUID
 
-from kavka.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from kavka.api import authorization
 from kavka.api.context import RequestContext
-from kavka.api.registry import handles
+from kavka.api.mutation_quota import MutationQuota
+from kavka.api.registry import NEVER, handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import is_internal
 from kavka.controller import topic_names
@@ -41,6 +44,7 @@ from kavka.protocol.messages.metadata import (
 )
 from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
+from kavka.security.acls import Operation, ResourceType
 
 NO_LEADER = -1
 MAX_AUTO_CREATION_WAIT_S = 5.0
@@ -52,6 +56,7 @@ _RETRIABLE = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 )
 
 
@@ -69,15 +74,29 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | 
     if not cache.initialized.is_set():
         return _respond_when_ready(ctx, request)
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        return _respond(ctx, request, [_topic(ctx, request, topic) for topic in cache.topics.values()])
+        hidden = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, cache.topics, log_denied=False)
+        topics = [_topic(ctx, request, topic) for topic in cache.topics.values() if topic.name not in hidden]
+        return _respond(ctx, request, topics)
     topics_with_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
     if ctx.version < 12 and (topics_with_id or any(topic.name is None for topic in request.topics)):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic ids require version 12.")
-    missing = [t.name for t in request.topics if t.topic_id == ZERO_UUID and t.name not in cache.topics]
-    creatable = [name for name in dict.fromkeys(missing) if name is not None and _may_be_created(ctx, request, name)]
+    names = (cache.topic_name(t.topic_id) if t.topic_id != ZERO_UUID else t.name for t in request.topics)
+    # The errors of topics, by name, that are returned instead of their metadata.
+    errors: dict[str, ErrorCode] = dict.fromkeys(
+        authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, names),
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
+    missing = dict.fromkeys(t.name for t in request.topics if t.topic_id == ZERO_UUID and t.name not in cache.topics)
+    creatable = [
+        name for name in missing if name is not None and name not in errors and _may_be_created(ctx, request, name)
+    ]
+    if creatable and not authorization.may_on_cluster(ctx, Operation.CREATE, log_denied=False):
+        denied = authorization.denied(ctx, Operation.CREATE, ResourceType.TOPIC, creatable)
+        errors |= dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        creatable = [name for name in creatable if name not in denied]
     if creatable:
-        return _create_and_respond(ctx, request, request.topics, creatable)
-    return _respond_for(ctx, request, request.topics, {})
+        return _create_and_respond(ctx, request, request.topics, creatable, errors)
+    return _respond_for(ctx, request, request.topics, errors)
 
 
 async def _respond_when_ready(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -100,22 +119,41 @@ def _may_be_created(ctx: RequestContext, request: MetadataRequest, name: str) ->
 
 
 async def _create_and_respond(
-    ctx: RequestContext, request: MetadataRequest, topics: list[MetadataRequestTopic], names: list[str]
+    ctx: RequestContext,
+    request: MetadataRequest,
+    topics: list[MetadataRequestTopic],
+    names: list[str],
+    errors: dict[str, ErrorCode],
 ) -> MetadataResponse:
-    outcomes = await ctx.broker.topic_creation.auto_create(names, MAX_AUTO_CREATION_WAIT_S)
-    errors = {
-        name: ErrorCode.LEADER_NOT_AVAILABLE if error is None or error.code in _RETRIABLE else error.code
-        for name, error in outcomes.items()
-    }
-    return _respond_for(ctx, request, topics, errors)
+    settings = ctx.broker.settings
+    allowed, throttle_ms = len(names), 0
+    if ctx.quota is not None:
+        rate = settings["max.auto.create.topics.rate.per.connection"]
+        allowed, throttle_ms = ctx.quota.take_topics(len(names), rate, ctx.broker.now_ms())
+    errors |= dict.fromkeys(names[allowed:], ErrorCode.LEADER_NOT_AVAILABLE)
+    if allowed:
+        MutationQuota(ctx, strict_from=NEVER).record(allowed * settings["num.partitions"])
+        outcomes = await ctx.broker.topic_creation.auto_create(names[:allowed], MAX_AUTO_CREATION_WAIT_S)
+        for name, error in outcomes.items():
+            if name in ctx.broker.metadata_cache.topics:
+                continue
+            if error is None or error.code in _RETRIABLE:
+                errors[name] = ErrorCode.LEADER_NOT_AVAILABLE
+            else:
+                errors[name] = error.code
+    response = _respond_for(ctx, request, topics, errors)
+    response.throttle_time_ms = throttle_ms
+    return response
 
 
 def _respond_for(
     ctx: RequestContext,
     request: MetadataRequest,
     topics: list[MetadataRequestTopic],
-    creation_errors: dict[str, ErrorCode],
+    errors: dict[str, ErrorCode],
 ) -> MetadataResponse:
+    """Return the response for topics by name or id. The topics in `errors` get their error. A topic
+    that the client may not describe looks the same whether it exists or not."""
     cache = ctx.broker.metadata_cache
     results: list[MetadataResponseTopic] = []
     unique_topics = {topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}
@@ -126,16 +164,20 @@ def _respond_for(
             else requested_topic.name
         )
         info = cache.topics.get(name) if name is not None else None
-        if info is not None:
+        if name in errors:
+            has_id = requested_topic.topic_id != ZERO_UUID
+            missing_topic = _missing_topic(None if has_id else name, errors[name], requested_topic.topic_id)
+            is_denied = errors[name] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            results.append(missing_topic if is_denied else _with_operations(ctx, request, missing_topic))
+        elif info is not None:
             results.append(_topic(ctx, request, info))
         elif requested_topic.topic_id != ZERO_UUID:
             results.append(_missing_topic(None, ErrorCode.UNKNOWN_TOPIC_ID, requested_topic.topic_id))
         else:
             assert requested_topic.name is not None
             results.append(
-                _missing_topic(
-                    requested_topic.name,
-                    creation_errors.get(requested_topic.name) or missing_topic_code(requested_topic.name),
+                _with_operations(
+                    ctx, request, _missing_topic(requested_topic.name, missing_topic_code(requested_topic.name))
                 )
             )
     return _respond(ctx, request, results)
@@ -169,19 +211,30 @@ def _respond(ctx: RequestContext, request: MetadataRequest, topics: list[Metadat
         topics=topics,
     )
     if 8 <= ctx.version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = authorization.cluster_operations(ctx)
     return response
 
 
 def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicInfo) -> MetadataResponseTopic:
-    result = MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=is_internal(topic.name),
-        partitions=[_partition(ctx, state) for state in topic.partitions.values()],
+    return _with_operations(
+        ctx,
+        request,
+        MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal(topic.name),
+            partitions=[_partition(ctx, state) for state in topic.partitions.values()],
+        ),
     )
-    if ctx.version >= 8 and request.include_topic_authorized_operations:
-        result.topic_authorized_operations = TOPIC_OPERATIONS
+
+
+def _with_operations(
+    ctx: RequestContext, request: MetadataRequest, result: MetadataResponseTopic
+) -> MetadataResponseTopic:
+    """Set the operations that the client may perform on the topic, if the client requests them. The
+    topic need not exist."""
+    if ctx.version >= 8 and request.include_topic_authorized_operations and result.name is not None:
+        result.topic_authorized_operations = authorization.authorized_operations(ctx, ResourceType.TOPIC, result.name)
     return result
 
 

@@ -15,8 +15,11 @@ of the other partitions are committed.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
+from kavka.api import authorization
+from kavka.api.authorization import group
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -30,14 +33,19 @@ from kavka.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kavka.security.acls import Operation, ResourceType
 
 _UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
 
+def _partition_code(error: KafkaError) -> int:
+    return int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error.code in _TOO_LARGE else error.code)
+
+
 def _on_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> OffsetCommitResponse:
-    code = int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error.code in _TOO_LARGE else error.code)
+    code = _partition_code(error)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -53,11 +61,13 @@ def _on_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> 
     )
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=(0, 10), on_error=_on_error)
+@handles(ApiKey.OFFSET_COMMIT, versions=(0, 10), on_error=_on_error, needs=group(Operation.READ))
 def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
     version = ctx.version
     cache = ctx.broker.metadata_cache
     uses_topic_ids = version >= 10
+    names = (cache.topic_name(topic.topic_id) if uses_topic_ids else topic.name for topic in request.topics)
+    denied = authorization.denied(ctx, Operation.READ, ResourceType.TOPIC, names)
     items = []
     topics = []
     for topic in request.topics:
@@ -68,7 +78,9 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
         for partition in topic.partitions:
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index)
             results.append(result)
-            if info is not None and partition.partition_index in info.partitions:
+            if name in denied:
+                result.error_code = authorization.TOPIC_FAILURE
+            elif info is not None and partition.partition_index in info.partitions:
                 items.append((info.name, info.topic_id, partition, result))
             else:
                 result.error_code = _UNKNOWN_ID if uses_topic_ids and info is None else _UNKNOWN_PARTITION
@@ -77,7 +89,24 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
         return _commit_to_znodes(ctx, request.group_id, items, response)
     if not items:
         return response
+    if denied:
+        return _commit_permitted(ctx, request, items, response)
     return ctx.broker.groups.commit_offsets(request, version, items, response)
+
+
+async def _commit_permitted(
+    ctx: RequestContext, request: OffsetCommitRequest, items: list[Any], response: OffsetCommitResponse
+) -> OffsetCommitResponse:
+    """Commit the items. A failure does not change the errors of topics that the client may not
+    read."""
+    try:
+        result = ctx.broker.groups.commit_offsets(request, ctx.version, items, response)
+        if isinstance(result, Awaitable):
+            await result
+    except KafkaError as error:
+        for *_, partition_result in items:
+            partition_result.error_code = _partition_code(error)
+    return response
 
 
 async def _commit_to_znodes(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -36,6 +37,7 @@ from kavka.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kavka.security.acls import Operation, ResourceType
 
 NO_OFFSET = -1
 
@@ -60,6 +62,8 @@ def _on_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> O
 
 @handles(ApiKey.OFFSET_FETCH, versions=(0, 10), on_error=_on_error)
 def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
+    if ctx.version < 8:
+        authorization.require(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id)
     if ctx.version == 0:
         return _fetch_from_znodes(ctx, request)
     if ctx.version < 8:
@@ -80,6 +84,7 @@ def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
 
 def _fetch_group(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> Any:
     try:
+        authorization.require(ctx, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
         return ctx.broker.groups.read(group.group_id, _fetch, ctx, group, require_stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code))
@@ -132,10 +137,16 @@ def _fetch(
     uses_topic_ids = ctx.version >= 10
     result = OffsetFetchResponseGroup(group_id=group.group_id)
     shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
-    for topic in group.topics if group.topics is not None else _all_topics(shard, ctx, group.group_id):
-        name = cache.topic_name(topic.topic_id) if uses_topic_ids else topic.name
+    topics = group.topics if group.topics is not None else _all_topics(shard, ctx, group.group_id)
+    names = [cache.topic_name(topic.topic_id) if uses_topic_ids else topic.name for topic in topics]
+    denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, names)
+    for topic, name in zip(topics, names, strict=True):
+        if name in denied and group.topics is None:
+            continue
         partitions = [
-            _partition(shard, group.group_id, name, topic.topic_id, index, require_stable)
+            _denied_partition(index)
+            if name in denied
+            else _partition(shard, group.group_id, name, topic.topic_id, index, require_stable)
             for index in topic.partition_indexes
         ]
         result.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
@@ -176,14 +187,25 @@ def _partition(
     return result
 
 
+def _denied_partition(index: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=authorization.TOPIC_FAILURE
+    )
+
+
 # ---- version 0: offsets in the znode tree
 
 
 async def _fetch_from_znodes(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     response = OffsetFetchResponse()
-    for topic in request.topics or ():
+    topics = request.topics or []
+    denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in topics))
+    for topic in topics:
         partitions = [
-            await _fetch_from_znode(ctx, request.group_id, topic.name, index) for index in topic.partition_indexes
+            _single_group_partition(index, authorization.TOPIC_FAILURE)
+            if topic.name in denied
+            else await _fetch_from_znode(ctx, request.group_id, topic.name, index)
+            for index in topic.partition_indexes
         ]
         response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
     return response

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -21,6 +22,7 @@ from kavka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from kavka.security.acls import Operation, ResourceType
 
 
 def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaError) -> OffsetForLeaderEpochResponse:
@@ -34,7 +36,17 @@ def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaEr
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), on_error=_on_error)
 def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    return _respond(request, lambda topic, requested_partition: _find(ctx, topic, requested_partition))
+    denied = authorization.NOTHING
+    if not authorization.may_on_cluster(ctx, Operation.CLUSTER_ACTION, log_denied=False):
+        names = (topic.topic for topic in request.topics)
+        denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, names)
+
+    def find(topic: str, requested_partition: OffsetForLeaderPartition) -> EpochEndOffset:
+        if topic in denied:
+            return EpochEndOffset(partition=requested_partition.partition, error_code=authorization.TOPIC_FAILURE)
+        return _find(ctx, topic, requested_partition)
+
+    return _respond(request, find)
 
 
 def _respond(

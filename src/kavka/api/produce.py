@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from kavka.api import internal_topics, transactional_produce
+from kavka.api import authorization, internal_topics, transactional_produce
 from kavka.api.context import RequestContext
 from kavka.api.registry import as_kafka_error, handles
 from kavka.api.transactional_produce import FindLeader
@@ -50,6 +50,7 @@ from kavka.records.validate import validate_produce
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedProduce
 from kavka.replication.replica_manager import ReplicaManager
+from kavka.security.acls import Operation, ResourceType
 from kavka.storage.log_append import AppendInfo
 
 logger = logging.getLogger(__name__)
@@ -90,9 +91,30 @@ def _on_error(request: ProduceRequest, version: int, error: KafkaError) -> Produ
 
 @handles(ApiKey.PRODUCE, versions=(0, 13), on_error=_on_error)
 def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
+    denied = authorization.NOTHING if ctx.authorizer is None else _denied_topics(ctx, request)
     if request.transactional_id is not None:
-        return transactional_produce.produce(ctx, request, _append)
-    return _append(ctx, request, ctx.broker.replica_manager.leader)
+        return transactional_produce.produce(ctx, request, _append, denied)
+    leader = ctx.broker.replica_manager.leader
+    return _append(ctx, request, _find_permitted(leader, denied) if denied else leader)
+
+
+def _denied_topics(ctx: RequestContext, request: ProduceRequest) -> frozenset[str]:
+    """Return the topics that the client may not write to. Raises KafkaError if the client may not
+    use the transactional id."""
+    if request.transactional_id is not None and transactional_produce.has_transactional_records(request):
+        authorization.require(ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    name_of = ctx.broker.metadata_cache.topic_name
+    names = (name_of(topic.topic_id) if ctx.version >= 13 else topic.name for topic in request.topic_data)
+    return authorization.denied(ctx, Operation.WRITE, ResourceType.TOPIC, names)
+
+
+def _find_permitted(find_leader: FindLeader, denied: frozenset[str]) -> FindLeader:
+    def find(topic: str, index: int) -> Partition:
+        if topic in denied:
+            raise authorization.failure(ResourceType.TOPIC)
+        return find_leader(topic, index)
+
+    return find
 
 
 def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeader) -> Any:

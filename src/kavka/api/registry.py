@@ -11,19 +11,23 @@ function takes `(ctx, request)` and returns one of these:
   the response, a future of the response, or None.
 - None, if there is no response (Produce with acks=0).
 
+`needs` are operations that the client must be permitted to perform, otherwise the handler is not
+called and the response is that of the error.
+
 `on_error` builds the response for a `KafkaError`. By default the response has the top-level fields
 `error_code` and, if the message defines it, `error_message`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 import kavka.api
+from kavka.api.authorization import Need, require_all
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 
@@ -78,15 +82,28 @@ _apis: dict[int, Api] = {}
 
 
 def handles(
-    key: ApiKey, versions: tuple[int, int], on_error: ErrorResponse | None = None
+    key: ApiKey,
+    versions: tuple[int, int],
+    on_error: ErrorResponse | None = None,
+    needs: Need | Sequence[Need] = (),
 ) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of an API."""
+    all_needs = (needs,) if isinstance(needs, Need) else tuple(needs)
 
     def register(function: Handler) -> Handler:
-        _apis[int(key)] = Api(key, versions, function, on_error)
+        _apis[int(key)] = Api(key, versions, _authorized(function, all_needs) if all_needs else function, on_error)
         return function
 
     return register
+
+
+def _authorized(function: Handler, needs: tuple[Need, ...]) -> Handler:
+    def handle(ctx: Any, request: Any) -> Any:
+        if ctx.authorizer is not None:
+            require_all(ctx, request, needs)
+        return function(ctx, request)
+
+    return handle
 
 
 @cache

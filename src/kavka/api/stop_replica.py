@@ -8,6 +8,7 @@ v4     is_kraft_controller
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.types import NO_LEADER_EPOCH
@@ -18,9 +19,10 @@ from kavka.protocol.messages.stop_replica import (
     StopReplicaResponse,
     StopReplicaTopicState,
 )
+from kavka.security.acls import Operation
 
 
-@handles(ApiKey.STOP_REPLICA, versions=(0, 4))
+@handles(ApiKey.STOP_REPLICA, versions=(0, 4), needs=cluster(Operation.CLUSTER_ACTION))
 async def handle(ctx: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
     if ctx.version < 3:
         request.topic_states = [

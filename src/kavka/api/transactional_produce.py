@@ -17,13 +17,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from kavka.api import internal_topics
+from kavka.api import authorization, internal_topics
 from kavka.api.context import RequestContext
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from kavka.records.batch import HEADER, HEADER_SIZE
 from kavka.replication.partition import Partition
+from kavka.security.acls import ResourceType
 from kavka.storage.producer_state import NO_PRODUCER, ProducerEntry
 
 # The first versions of Produce that add partitions, and that have the code TRANSACTION_ABORTABLE.
@@ -42,10 +43,24 @@ FindLeader = Callable[[str, int], Partition]
 Append = Callable[[RequestContext, ProduceRequest, FindLeader], Any]
 
 
-def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any:
+def has_transactional_records(request: ProduceRequest) -> bool:
+    return any(
+        _is_transactional(data.records)
+        for topic in request.topic_data
+        for data in topic.partition_data
+        if data.records is not None and len(data.records) >= HEADER_SIZE
+    )
+
+
+def _is_transactional(records: Any) -> bool:
+    header = HEADER.unpack_from(records)
+    return bool(header[3] == 2 and header[5] & _TRANSACTIONAL)
+
+
+def produce(ctx: RequestContext, request: ProduceRequest, append: Append, denied: frozenset[str]) -> Any:
     """Verify the partitions, then append the records with `append`. Return the response, a future
-    of the response, or a coroutine."""
-    admission = Admission(ctx, request)
+    of the response, or a coroutine. The client may not write to the topics in `denied`."""
+    admission = Admission(ctx, request, denied)
     verification = admission.verify()
     if verification is None:
         return admission.append(append)
@@ -75,6 +90,7 @@ class Admission:
         "_adds_partitions",
         "_admitted",
         "_ctx",
+        "_denied",
         "_epoch",
         "_errors",
         "_producer_id",
@@ -82,9 +98,10 @@ class Admission:
         "_unverified",
     )
 
-    def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
+    def __init__(self, ctx: RequestContext, request: ProduceRequest, denied: frozenset[str]) -> None:
         self._ctx = ctx
         self._request = request
+        self._denied = denied
         self._adds_partitions = ctx.version >= MIN_ADD_PARTITIONS_VERSION
         self._producer_id = NO_PRODUCER
         self._epoch = -1
@@ -124,7 +141,7 @@ class Admission:
                     name = replicas.topic_name(topic.topic_id)
                 except KafkaError:
                     continue
-            if not internal_topics.may_produce(self._ctx, name):
+            if name in self._denied or not internal_topics.may_produce(self._ctx, name):
                 continue  # rejected without adding the partition to the transaction
             for data in topic.partition_data:
                 if data.records is not None and len(data.records) >= HEADER_SIZE:
@@ -246,6 +263,8 @@ class Admission:
                 partition.revoke_admission()
 
     def _leader(self, topic: str, index: int) -> Partition:
+        if topic in self._denied:
+            raise authorization.failure(ResourceType.TOPIC)
         error = self._errors.get((topic, index))  # type: ignore[call-overload]
         if error is not None:
             raise error

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+from kavka.api import authorization
+from kavka.api.authorization import group, transactional_id
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -27,11 +29,13 @@ from kavka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kavka.security.acls import Operation, ResourceType
 
 # The first versions that add the partition, and that have the code TRANSACTION_ABORTABLE.
 MIN_ADD_PARTITION_VERSION = 5
 MIN_ABORTABLE_VERSION = 4
 
+NEEDS = (transactional_id(Operation.WRITE), group(Operation.READ))
 _UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 # The codes to send instead of those of the transaction coordinator, so that clients retry with the
 # group coordinator.
@@ -57,10 +61,11 @@ def _on_error(request: TxnOffsetCommitRequest, version: int, error: KafkaError) 
     )
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), on_error=_on_error)
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), on_error=_on_error, needs=NEEDS)
 def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
     check_group_id(request.group_id)
     cache = ctx.broker.metadata_cache
+    denied = authorization.denied(ctx, Operation.READ, ResourceType.TOPIC, (topic.name for topic in request.topics))
     items = []
     topics = []
     for topic in request.topics:
@@ -70,17 +75,42 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
         for partition in topic.partitions:
             result = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
             results.append(result)
-            if info is not None and partition.partition_index in info.partitions:
+            if topic.name in denied:
+                result.error_code = authorization.TOPIC_FAILURE
+            elif info is not None and partition.partition_index in info.partitions:
                 items.append((info.name, info.topic_id, partition, result))
             else:
                 result.error_code = _UNKNOWN_PARTITION
     response = TxnOffsetCommitResponse(topics=topics)
     if not items:
         return response
+    if denied:
+        return _commit_permitted(ctx, request, items, response)
+    return _commit(ctx, request, items, response)
+
+
+def _commit(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, items: list[Any], response: TxnOffsetCommitResponse
+) -> Any:
     admission = _admit(ctx, request)
     if admission is None:
         return ctx.broker.groups.commit_in_transaction(request, items, response)
     return _commit_later(ctx, request, items, response, admission)
+
+
+async def _commit_permitted(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, items: list[Any], response: TxnOffsetCommitResponse
+) -> TxnOffsetCommitResponse:
+    """Commit the items. A failure does not change the errors of topics that the client may not
+    read."""
+    try:
+        result = _commit(ctx, request, items, response)
+        if isinstance(result, Awaitable):
+            await result
+    except KafkaError as error:
+        for *_, partition_result in items:
+            partition_result.error_code = int(error.code)
+    return response
 
 
 def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:

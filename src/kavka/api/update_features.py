@@ -10,6 +10,7 @@ until the new levels are active on this broker. Other brokers apply them when th
 
 from __future__ import annotations
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -21,11 +22,12 @@ from kavka.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from kavka.security.acls import Operation
 
 MIN_ALL_OR_NONE_VERSION = 2
 
 
-@handles(ApiKey.UPDATE_FEATURES, versions=(0, 2))
+@handles(ApiKey.UPDATE_FEATURES, versions=(0, 2), needs=cluster(Operation.ALTER))
 async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     broker, updates = ctx.broker, request.feature_updates
     if not updates:

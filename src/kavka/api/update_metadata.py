@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
@@ -24,6 +25,7 @@ from kavka.protocol.messages.update_metadata import (
     UpdateMetadataResponse,
     UpdateMetadataTopicState,
 )
+from kavka.security.acls import Operation
 
 # The first versions with partitions grouped by topic, and with listener names.
 MIN_BY_TOPIC_VERSION = 5
@@ -32,7 +34,7 @@ MIN_LISTENER_NAMES_VERSION = 3
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-@handles(ApiKey.UPDATE_METADATA, versions=(0, 8))
+@handles(ApiKey.UPDATE_METADATA, versions=(0, 8), needs=cluster(Operation.CLUSTER_ACTION))
 def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     if ctx.version < MIN_BY_TOPIC_VERSION:
         by_topic: dict[str, list[Any]] = {}

@@ -5,6 +5,7 @@ v1  flexible
 v2  transaction_version: from 2 on, the marker's epoch must be higher than that of the records
 
 Transaction coordinators send this request, and so does the tool that aborts hanging transactions.
+A broker needs ClusterAction, the tool needs Alter on the cluster (KIP-1037).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from kavka.api import authorization
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -27,6 +29,7 @@ from kavka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kavka.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 
 def _on_error(request: WriteTxnMarkersRequest, version: int, error: KafkaError) -> WriteTxnMarkersResponse:
@@ -37,6 +40,8 @@ def _on_error(request: WriteTxnMarkersRequest, version: int, error: KafkaError) 
 
 @handles(ApiKey.WRITE_TXN_MARKERS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> Any:
+    if not authorization.may_on_cluster(ctx, Operation.ALTER, log_denied=False):
+        authorization.require(ctx, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
     transactions = ctx.broker.transactions
     future: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
     response = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult() for _ in request.markers])

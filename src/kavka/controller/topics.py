@@ -44,6 +44,15 @@ MAX_NEW_PARTITIONS = 10_000
 TOPICS_PER_TURN = 200
 
 
+# Called before a change with the number of its partitions. Raises THROTTLING_QUOTA_EXCEEDED if the
+# client's quota does not permit the change.
+RecordMutations = Callable[[int], None]
+
+
+def no_quota(partitions: int) -> None:
+    """Permit every change."""
+
+
 @dataclass(slots=True)
 class NewTopic:
     """A topic to create, with counts (-1 for the broker's default) or with the replicas of each
@@ -91,7 +100,12 @@ class Topics:
     # ---- create
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        record: RecordMutations = no_quota,
     ) -> list[TopicOutcome]:
         """Create the topics. Returns the outcome of each topic, in order. A name that is in the
         request more than once is rejected. Raises NOT_CONTROLLER."""
@@ -101,14 +115,17 @@ class Topics:
         for topic in topics:
             if len(outcomes) % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            outcomes.append(await self._attempt(topic.name, names, self._create, topic, validate_only))
+            outcomes.append(await self._attempt(topic.name, names, self._create, topic, validate_only, record))
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
 
-    async def _create(self, topic: NewTopic, validate_only: bool) -> TopicOutcome:
+    async def _create(self, topic: NewTopic, validate_only: bool, record: RecordMutations) -> TopicOutcome:
         assignment, configs = self._checked_topic(topic)
-        topic_id = None if validate_only else await self._write_topic(topic.name, assignment, configs)
+        topic_id = None
+        if not validate_only:
+            record(len(assignment))
+            topic_id = await self._write_topic(topic.name, assignment, configs)
         return TopicOutcome(topic.name, None, topic_id, len(assignment), len(assignment[0]), configs)
 
     def _checked_topic(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
@@ -196,20 +213,23 @@ class Topics:
 
     # ---- delete
 
-    async def delete_topics(self, names: Sequence[str], *, timeout_ms: int) -> list[TopicOutcome]:
+    async def delete_topics(
+        self, names: Sequence[str], *, timeout_ms: int, record: RecordMutations = no_quota
+    ) -> list[TopicOutcome]:
         self._check_active()
         outcomes: list[TopicOutcome] = []
         for name in names:
-            outcomes.append(await self._attempt(name, Counter(), self._mark_for_deletion, name))
+            outcomes.append(await self._attempt(name, Counter(), self._mark_for_deletion, name, record))
             if not len(outcomes) % TOPICS_PER_TURN:
                 await asyncio.sleep(0)
         await self._wait(outcomes, timeout_ms, lambda outcome: self._is_deleted(outcome.name))
         return outcomes
 
-    async def _mark_for_deletion(self, name: str) -> TopicOutcome:
+    async def _mark_for_deletion(self, name: str, record: RecordMutations) -> TopicOutcome:
         topic = self._controller.context.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        record(len(topic.partitions))
         # If the topic is already marked, both callers wait for the deletion.
         with suppress(NodeExists):
             await self._store.create(paths.delete_topic(name))
@@ -225,18 +245,26 @@ class Topics:
     # ---- create partitions
 
     async def create_partitions(
-        self, topics: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool = False
+        self,
+        topics: Sequence[MorePartitions],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        record: RecordMutations = no_quota,
     ) -> list[TopicOutcome]:
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes = [
-            await self._attempt(topic.name, names, self._add_partitions, topic, validate_only) for topic in topics
+            await self._attempt(topic.name, names, self._add_partitions, topic, validate_only, record)
+            for topic in topics
         ]
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
 
-    async def _add_partitions(self, requested: MorePartitions, validate_only: bool) -> TopicOutcome:
+    async def _add_partitions(
+        self, requested: MorePartitions, validate_only: bool, record: RecordMutations
+    ) -> TopicOutcome:
         name = requested.name
         if name in self._controller.context.topics_to_delete:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is being deleted.")
@@ -251,6 +279,7 @@ class Topics:
         outcome = TopicOutcome(name, partitions=requested.count)
         if validate_only:
             return outcome
+        record(len(added))
         extended = TopicNode(node.topic_id, {**node.partitions, **{p: ReplicaAssignment(r) for p, r in added.items()}})
         try:
             await self._store.multi([self._fence(), SetData(paths.topic(name), extended.encode(), stat.version)])

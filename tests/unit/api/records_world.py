@@ -32,6 +32,7 @@ from kavka.replication.partition import Partition
 from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder, ReplicaStop
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
+from kavka.security.quotas import ConnectionQuota
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
@@ -75,7 +76,10 @@ class RecordsWorld:
             metadata_cache=cache,
             run_in_worker=self.workers.run,
             fetch_sessions=FetchSessionCache(10, 120.0, time.monotonic),
+            now_ms=lambda: self.now_ms,
         )
+        self.now_ms = 0
+        self.quota: ConnectionQuota | None = None
 
     def _dir_failed(self, directory: Any, offline: Any) -> None:
         self.failed.append(directory)
@@ -103,7 +107,7 @@ class RecordsWorld:
     def send(self, request: Any, version: int) -> Any:
         """The handler's response, or a future of it. Staged appends are written as at the end of a
         turn."""
-        result = call_handler(self.broker, request, version)
+        result = call_handler(self.broker, request, version, self.quota)
         self.replicas.staged_appends.write()
         return result
 

@@ -31,6 +31,7 @@ class Services:
             {
                 "auto.create.topics.enable": True,
                 "delete.topic.enable": True,
+                "num.partitions": 1,
                 "max.request.partition.size.limit": 2000,
             }
         )

@@ -9,7 +9,9 @@ import pytest
 from kavka.api import fetch as fetch_module
 from kavka.api import fetch_reads
 from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from kavka.protocol.messages.fetch import FetchRequest
+from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kavka.security.quotas import ClientQuotas, ConnectionQuota, QuotaEntity
+from kavka.security.rates import Window
 from kavka.storage.page_cache import warm
 from tests.unit.api.records_world import RecordsWorld, codes, content, fetched, in_records_world, sizes
 
@@ -341,5 +343,102 @@ def test_records_are_read_as_they_were_appended(tmp_path):
         world.append("t", count=2, size=33)
         [data] = fetched(world.fetch(("t", 0, 0)))
         assert bytes(33) in content(data)
+
+    in_records_world(tmp_path, body)
+
+
+# ---- quotas
+
+
+def use_quota(world: RecordsWorld, bound: float) -> None:
+    """Bound the client to `bound` bytes per second, over two samples of a second."""
+    quotas = ClientQuotas(Window(2, 1000))
+    quotas.set(QuotaEntity(None, ""), {"consumer_byte_rate": bound})
+    world.quota = ConnectionQuota()
+    world.quota.resolve(quotas, "User:ANONYMOUS", "test", lambda: 0)
+
+
+def test_a_throttled_fetch_is_empty_and_its_bytes_do_not_count(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        for _ in range(4):
+            size = world.append("t", size=1000)
+        use_quota(world, 3 * size)
+        assert sizes(world.fetch(("t", 0, 0), max_bytes=2 * size)) == [2 * size]
+        for _ in range(3):
+            throttled = world.fetch(("t", 0, 2), max_bytes=2 * size)
+            assert not throttled.responses
+            assert throttled.error_code == 0
+            # Four batches instead of three in a second.
+            assert throttled.throttle_time_ms == 333
+        world.now_ms = 3000
+        response = world.fetch(("t", 0, 2), max_bytes=2 * size)
+        assert sizes(response) == [2 * size]
+        assert response.throttle_time_ms == 0
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_response_has_at_most_the_bytes_of_the_quotas_window(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        for _ in range(10):
+            size = world.append("t", size=1000)
+        use_quota(world, 3 * size)
+        response = world.fetch(("t", 0, 0))
+        assert sizes(response) == [3 * size]
+        assert response.throttle_time_ms == 0
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_batch_beyond_the_quota_is_sent_after_a_quiet_time(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        size = world.append("t", size=1000)
+        world.append("t", size=1000)
+        use_quota(world, size / 2)
+        response = world.fetch(("t", 0, 0))
+        assert sizes(response) == [size]
+        assert response.throttle_time_ms == 1000
+        world.now_ms = 500
+        assert not world.fetch(("t", 0, 1)).responses
+        world.now_ms = 4000
+        assert sizes(world.fetch(("t", 0, 1))) == [size]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_throttled_full_fetch_leaves_no_session(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        for _ in range(2):
+            size = world.append("t", size=1000)
+        use_quota(world, size)
+
+        def fetch(session_id: int, epoch: int, *offsets: int) -> FetchResponse:
+            partitions = [FetchPartition(partition=0, fetch_offset=offset) for offset in offsets]
+            for partition in partitions:
+                partition.partition_max_bytes = 10_000
+            topics = [FetchTopic(topic="t", partitions=partitions)] if partitions else []
+            return world.send(
+                FetchRequest(session_id=session_id, session_epoch=epoch, max_bytes=10_000, topics=topics), 12
+            )
+
+        first = fetch(0, 0, 0)
+        assert sizes(first) == [size]
+        assert first.session_id
+        # An incremental fetch keeps its session.
+        throttled = fetch(first.session_id, 1, 1)
+        assert throttled.throttle_time_ms > 0
+        assert throttled.session_id == first.session_id
+        assert len(world.broker.fetch_sessions) == 1
+        # A full fetch starts again without a session.
+        throttled = fetch(first.session_id, 0, 1)
+        assert throttled.throttle_time_ms > 0
+        assert throttled.session_id == 0
+        assert len(world.broker.fetch_sessions) == 0
+        world.now_ms = 5000
+        assert sizes(fetch(0, 0, 1)) == [size]
 
     in_records_world(tmp_path, body)

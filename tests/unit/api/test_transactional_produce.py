@@ -76,7 +76,7 @@ class Broker:
             settings=node.settings,
             metadata_cache=node.cache,
         )
-        ctx = SimpleNamespace(broker=services, version=version, listener="PLAINTEXT")
+        ctx = SimpleNamespace(broker=services, version=version, listener="PLAINTEXT", authorizer=None)
         return node.call(produce.handle, ctx, request)
 
     def send(self, request: ProduceRequest, version: int = 12) -> list[ErrorCode]:

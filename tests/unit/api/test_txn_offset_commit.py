@@ -51,7 +51,9 @@ def start(node: Node, producer: ProducerIdAndEpoch, version: int = 5) -> Any:
     services = SimpleNamespace(
         groups=node.groups, transactions=node.transactions, settings=node.settings, metadata_cache=node.cache
     )
-    return node.call(txn_offset_commit.handle, SimpleNamespace(broker=services, version=version), request)
+    return node.call(
+        txn_offset_commit.handle, SimpleNamespace(broker=services, version=version, authorizer=None), request
+    )
 
 
 def code_of(node: Node, pending: Any) -> ErrorCode:

@@ -14,6 +14,7 @@ from kavka.common.metrics import Registry
 from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.config import GroupValues
+from kavka.coordinator.group.consumer.patterns import TopicFilter
 from kavka.coordinator.group.consumer.topics import CachedTopics
 from kavka.coordinator.group.group import CommitItem, OffsetCommit
 from kavka.coordinator.group.shard import GroupShard, check_group_id
@@ -181,10 +182,17 @@ class GroupCoordinator:
         return self.run(request.group_id, GroupShard.leave, request, version)
 
     def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, version: int, client_id: str, client_host: str
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        visible: TopicFilter | None = None,
     ) -> Any:
+        """Handle a heartbeat. A regular expression matches only the topics that `visible`
+        returns."""
         host = self.host(request.group_id)
-        outcome = host.shard.consumer_heartbeat(request, version, client_id, client_host)
+        outcome = host.shard.consumer_heartbeat(request, version, client_id, client_host, visible)
         if outcome.records:
             return host.submit(outcome)
         # The response may contain uncommitted changes of other members.

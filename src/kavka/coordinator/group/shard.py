@@ -21,6 +21,7 @@ from kavka.coordinator.group.classic import ClassicProtocol
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.describe import describe_group
 from kavka.coordinator.group.consumer.migration import ConsumerGroups
+from kavka.coordinator.group.consumer.patterns import TopicFilter
 from kavka.coordinator.group.consumer.state import ConsumerGroup
 from kavka.coordinator.group.consumer.topics import Topics
 from kavka.coordinator.group.describe import describe_classic_group
@@ -142,9 +143,14 @@ class GroupShard:
     # ---- members that use the consumer protocol
 
     def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, version: int, client_id: str, client_host: str
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        visible: TopicFilter | None = None,
     ) -> Outcome:
-        return self.consumer.consumer_heartbeat(request, version, client_id, client_host)
+        return self.consumer.consumer_heartbeat(request, version, client_id, client_host, visible)
 
     def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
         return describe_group(self.consumer.group(group_id), self.consumer.topics, self.consumer.default_assignor)

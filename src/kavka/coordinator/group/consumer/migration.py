@@ -33,6 +33,7 @@ from kavka.coordinator.group.consumer.embedded import (
     reported_partitions,
     write_assignment,
 )
+from kavka.coordinator.group.consumer.patterns import TopicFilter
 from kavka.coordinator.group.consumer.protocol import ConsumerProtocol
 from kavka.coordinator.group.consumer.records import (
     ClassicMetadata,
@@ -85,7 +86,12 @@ class ConsumerGroups(ConsumerProtocol):
     # ---- ConsumerGroupHeartbeat
 
     def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, version: int, client_id: str, client_host: str
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        visible: TopicFilter | None = None,
     ) -> Outcome:
         if not self.config.enabled:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -94,17 +100,17 @@ class ConsumerGroups(ConsumerProtocol):
             return self.leave_by_heartbeat(request)
         consumer_group = self.find(request.group_id)
         if consumer_group is not None:
-            return self.join_or_reconcile(consumer_group, request, client_id, client_host)
+            return self.join_or_reconcile(consumer_group, request, client_id, client_host, visible=visible)
         if request.member_epoch != JOIN_EPOCH:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
         group = ConsumerGroup(request.group_id)
         classic = self._shard.groups.get(request.group_id)
         if classic is None:
-            return self.join_or_reconcile(group, request, client_id, client_host)
+            return self.join_or_reconcile(group, request, client_id, client_host, visible=visible)
         records = self._as_consumer_group(classic)
         for record in records[1:]:
             group.apply(record, DIRECT)
-        outcome = self.join_or_reconcile(group, request, client_id, client_host, records)
+        outcome = self.join_or_reconcile(group, request, client_id, client_host, records, visible)
         # Members with a pending JoinGroup or SyncGroup must rejoin.
         self._classic.stop(classic, ErrorCode.REBALANCE_IN_PROGRESS)
         for member in group.members.values():
@@ -225,7 +231,9 @@ class ConsumerGroups(ConsumerProtocol):
             previous.assignor,
             ClassicMetadata(request.session_timeout_ms, protocols),
         )
-        changed = self.update_member(change, member, subscription)
+        # A classic member has no pattern. The next heartbeat of a member with a pattern resolves
+        # it, with the rights of that member.
+        changed = self.update_member(change, member, subscription, resolves_patterns=False)
         self.update_target(change)
         current = self.update_current(change, member_id, reported_partitions(parsed, self.topics), changed)
         member = change.group.members[member_id]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView
 from dataclasses import dataclass, field
 
 from kavka.common.regex import Pattern, PatternError
 
 MAX_CACHED_PATTERNS = 256
+
+# Returns the topics that a client may describe.
+TopicFilter = Callable[[frozenset[str]], frozenset[str]]
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -25,7 +25,7 @@ from kavka.common.regex import PatternError
 from kavka.coordinator.group.consumer.assignors import Assignor
 from kavka.coordinator.group.consumer.change import Change
 from kavka.coordinator.group.consumer.config import ConsumerConfig
-from kavka.coordinator.group.consumer.patterns import Patterns
+from kavka.coordinator.group.consumer.patterns import Patterns, TopicFilter
 from kavka.coordinator.group.consumer.range import assign_ranges
 from kavka.coordinator.group.consumer.reconciliation import ReportedPartitions, partitions_of, reconcile, reports_only
 from kavka.coordinator.group.consumer.records import (
@@ -184,10 +184,11 @@ class ConsumerProtocol:
         client_id: str,
         client_host: str,
         migration_records: Sequence[Any] = (),
+        visible: TopicFilter | None = None,
     ) -> Outcome:
         """Handle a heartbeat of a member that does not leave. If a classic group is
         upgraded, `group` is the new consumer group, and `migration_records` are the records that
-        create it."""
+        create it. Patterns match only the topics that `visible` returns."""
         joins = request.member_epoch == JOIN_EPOCH
         self.check_size(group, request.member_id, request.instance_id)
         member_id = request.member_id or str(uuid4())
@@ -206,7 +207,7 @@ class ConsumerProtocol:
             previous.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
             previous.assignor if request.server_assignor is None else request.server_assignor,
         )
-        subscription_changed = self.update_member(change, member, subscription)
+        subscription_changed = self.update_member(change, member, subscription, visible)
         self.update_target(change)
         current = self.update_current(change, member_id, reported, subscription_changed)
         self.watch_session(group.group_id, change.group.members[member_id])
@@ -263,7 +264,15 @@ class ConsumerProtocol:
 
     # ---- the steps of a heartbeat
 
-    def update_member(self, change: Change, member: Member, subscription: Subscription) -> bool:
+    def update_member(
+        self,
+        change: Change,
+        member: Member,
+        subscription: Subscription,
+        visible: TopicFilter | None = None,
+        *,
+        resolves_patterns: bool = True,
+    ) -> bool:
         """Add the records of a changed subscription, and raise the group epoch if partitions may
         move. Return whether the member's subscription changed."""
         group_id, member_id = change.group.group_id, member.member_id
@@ -282,24 +291,28 @@ class ConsumerProtocol:
         )
         version = self.topics.version
         topics_changed = self._checked_topics_version.get(group_id) != version
-        if pattern_changed or (topics_changed and change.group.used_patterns()):
-            needs_epoch |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "")
+        if resolves_patterns and (pattern_changed or (topics_changed and change.group.used_patterns())):
+            needs_epoch |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "", visible)
         if not needs_epoch and topics_changed:
             needs_epoch = metadata_hash(change.group.subscribed_topics(), self.topics) != change.group.metadata_hash
-        self._checked_topics_version[group_id] = version
+        if resolves_patterns or not change.group.used_patterns():
+            self._checked_topics_version[group_id] = version
         if needs_epoch:
             change.raise_epoch(self.topics)
             logger.info("Group %s moves to epoch %d", group_id, change.group.epoch)
         return names_changed or pattern_changed
 
-    def _resolve_patterns(self, change: Change, new_pattern: str) -> bool:
-        """Resolve the group's patterns. Return whether the matching topics changed. Raises
+    def _resolve_patterns(self, change: Change, new_pattern: str, visible: TopicFilter | None) -> bool:
+        """Resolve the group's patterns. As in Kafka, the rights of the member that sends the
+        heartbeat determine the topics. Return whether the matching topics changed. Raises
         INVALID_REGULAR_EXPRESSION if `new_pattern` is invalid."""
         has_changed = False
         change.drop_unused_patterns()
         for pattern in sorted(change.group.used_patterns()):
             try:
                 topics = self.patterns.resolve(pattern, self.topics.names())
+                if visible is not None:
+                    topics = visible(topics)
             except PatternError as error:
                 if pattern == new_pattern:
                     raise KafkaError(
