@@ -47,6 +47,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("cli/dump_indexes.py", "storage"),
         ("cli/mirror_maker.py", "pipeline"),
         ("cli/pipeline.py", "streams"),
+        ("cli/pipeline.py", "pipeline"),
         ("cli/server.py", "broker"),
         ("cli/server.py", "metadata"),
         ("cli/server.py", "storage"),

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "src" / "kavka" / "client" / "adm
 TARGET = FOLDER / "blocking.py"
 FAMILIES = (
     "topics", "configs", "groups", "records", "log_dirs", "brokers", "transactions", "replicas", "resets", "hanging",
-    "throttles",
+    "throttles", "quotas", "users", "acls",
 )  # fmt: skip
 
 HEAD = '''"""The blocking admin client.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Admin:
-    """Manages a cluster: topics, settings, groups, offsets, replicas. Thread-safe.
+    """Manages a cluster: topics, settings, groups, offsets, replicas, quotas, ACLs. Thread-safe.
 
         with Admin(bootstrap_servers="localhost:9092") as admin:
             admin.create_topics([NewTopic("orders", 3)])
@@ -69,6 +69,11 @@ class Admin:
 
     def metrics(self) -> dict[str, float]:
         return self._aio.metrics()
+
+    def connect_error(self) -> KafkaError | None:
+        """Return the last error of a failed attempt to connect, or None while any connection is
+        open."""
+        return self._aio.connect_error()
 '''
 OWN_IMPORTS = {
     "Mapping": "collections.abc",
@@ -79,6 +84,7 @@ OWN_IMPORTS = {
     "Unpack": "typing",
     "aio": "kavka.client.admin",
     "IoThread": "kavka.client.io_thread",
+    "KafkaError": "kavka.common.errors",
     "warn_unclosed": "kavka.client.io_thread",
 }
 

@@ -15,6 +15,7 @@ from kavka.client.admin_config import ADMIN_CONFIGS
 from kavka.client.config import COMMON, OBJECT_LISTS, Alias
 from kavka.client.consumer_config import CONSUMER_ALIASES, CONSUMER_CONFIGS
 from kavka.client.producer_config import PRODUCER_ALIASES, PRODUCER_CONFIGS
+from kavka.client.security_config import SECURITY_ALIASES
 from kavka.common.config import ConfigKey, ConfigTable, ConfigType, OneOf
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "kavka" / "client" / "settings.py"
@@ -35,6 +36,7 @@ from kavka.client.setting_types import (
     PartitionerSetting,
     SerializerSetting,
     StringList,
+    TokenCallback,
 )
 from kavka.client.types import K, V
 '''
@@ -51,6 +53,7 @@ BY_TYPE = {
     ConfigType.PASSWORD: "str",
 }
 BY_NAME = {
+    "sasl.login.callback": "TokenCallback",
     "key.serializer": "SerializerSetting[K]",
     "value.serializer": "SerializerSetting[V]",
     "key.deserializer": "DeserializerSetting[K]",
@@ -90,12 +93,12 @@ def fields(keys: Iterable[ConfigKey], inherited: Iterable[ConfigKey] = ()) -> li
     return [field(key.name, type_of(key), key.help) for key in keys if key.name not in names]
 
 
-def alias_fields(table: ConfigTable, aliases: Mapping[str, Alias]) -> list[str]:
+def alias_fields(table: ConfigTable, aliases: Mapping[str, Alias], kind: str = "An older name of") -> list[str]:
     result = []
     for name, alias in aliases.items():
         target = next(iter(alias("0")))
         annotation = BY_NAME.get(name) or type_of(table[target])
-        result.append(field(name, annotation, f"An older name of `{target}`."))
+        result.append(field(name, annotation, f"{kind} `{target}`."))
     return result
 
 
@@ -107,10 +110,11 @@ def typed_dict(name: str, base: str, doc: str, body: list[str]) -> str:
 def render() -> str:
     producer = fields(PRODUCER_CONFIGS, COMMON) + alias_fields(PRODUCER_CONFIGS, PRODUCER_ALIASES)
     consumer = fields(CONSUMER_CONFIGS, COMMON) + alias_fields(CONSUMER_CONFIGS, CONSUMER_ALIASES)
+    common = fields(COMMON) + alias_fields(ADMIN_CONFIGS, SECURITY_ALIASES, "librdkafka's name of")
     text = "\n\n".join(
         (
             HEAD,
-            typed_dict("CommonSettings", "TypedDict", "Settings of every client.", fields(COMMON)),
+            typed_dict("CommonSettings", "TypedDict", "Settings of every client.", common),
             typed_dict("ProducerSettings", "CommonSettings, Generic[K, V]", "Settings of a producer.", producer),
             typed_dict("ConsumerSettings", "CommonSettings, Generic[K, V]", "Settings of a consumer.", consumer),
             typed_dict(

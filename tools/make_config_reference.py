@@ -14,11 +14,12 @@ from kavka.client.admin_config import ADMIN_CONFIGS
 from kavka.client.config import COMMON
 from kavka.client.consumer_config import CONSUMER_ALIASES, CONSUMER_CONFIGS
 from kavka.client.producer_config import PRODUCER_ALIASES, PRODUCER_CONFIGS
+from kavka.client.security_config import SECURITY, SECURITY_ALIASES
 from kavka.common.broker_config import GENERAL_CONFIGS, SINGLE_NODE_DEFAULTS
 from kavka.common.broker_config_groups import GROUP_CONFIGS
 from kavka.common.broker_config_log import LOG_CONFIGS
 from kavka.common.broker_config_security import SECURITY_CONFIGS
-from kavka.common.config import LATER, ConfigKey
+from kavka.common.config import ConfigKey
 from kavka.common.group_config import SINGLE_GROUP_CONFIGS, bounds
 from kavka.common.topic_config import TOPIC_CONFIGS
 
@@ -90,7 +91,6 @@ def between(key: ConfigKey) -> str:
 
 
 def render() -> str:
-    security = f"These settings are accepted with a warning: each {LATER}.\n"
     parts = [
         INTRODUCTION,
         "## Topics\n",
@@ -106,11 +106,8 @@ def render() -> str:
         "### Groups, offsets, transactions\n",
         broker_table(GROUP_CONFIGS),
         "### Security\n",
-        security,
-        table(
-            ("Name", "Description", "Default"),
-            ((f"`{k.name}`", k.help, value(k)) for k in SECURITY_CONFIGS),
-        ),
+        "`listener.name.<listener>.` before a name sets it for one listener. See [security.md](security.md).\n",
+        broker_table(SECURITY_CONFIGS),
     ]
     return "\n".join(parts)
 
@@ -131,7 +128,17 @@ def client_table(keys: Iterable[ConfigKey]) -> str:
 
 def render_clients() -> str:
     shared = {key.name for key in COMMON}
-    parts = [CLIENTS, "## All clients\n", client_table(COMMON)]
+    secured = {key.name for key in SECURITY}
+    names = ", ".join(f"`{name}`" for name in SECURITY_ALIASES)
+    parts = [
+        CLIENTS,
+        "## All clients\n",
+        client_table(key for key in COMMON if key.name not in secured),
+        "## Security\n",
+        "These settings apply to all clients; [security.md](security.md#clients) explains them.\n",
+        client_table(SECURITY),
+        f"Further names of librdkafka: {names}.\n",
+    ]
     for title, configs, aliases in (
         ("Producer", PRODUCER_CONFIGS, PRODUCER_ALIASES),
         ("Consumer", CONSUMER_CONFIGS, CONSUMER_ALIASES),

@@ -13,6 +13,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin as Admin
+    from kavka.client.admin.acls import AclOperation as AclOperation
+    from kavka.client.admin.acls import AclPermission as AclPermission
+    from kavka.client.admin.acls import AclResourceType as AclResourceType
     from kavka.client.admin.base import AdminError as AdminError
     from kavka.client.admin.resets import BadReset as BadReset
     from kavka.client.admin.resets import NoSuchPartitions as NoSuchPartitions
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from kavka.client.admin.types import ReplicaInfo as ReplicaInfo
     from kavka.client.admin.types import ReplicaLogDirInfo as ReplicaLogDirInfo
     from kavka.client.admin.types import ResourceType as ResourceType
+    from kavka.client.admin.types import ScramPassword as ScramPassword
     from kavka.client.admin.types import TopicDescription as TopicDescription
     from kavka.client.admin.types import TopicListing as TopicListing
     from kavka.client.admin.types import TopicPartitionInfo as TopicPartitionInfo
@@ -67,6 +71,7 @@ if TYPE_CHECKING:
     from kavka.client.consumer.errors import Wakeup as Wakeup
     from kavka.client.consumer.records import ConsumerRecord as ConsumerRecord
     from kavka.client.consumer.records import Records as Records
+    from kavka.client.errors import AuthenticationFailed as AuthenticationFailed
     from kavka.client.errors import BufferExhausted as BufferExhausted
     from kavka.client.errors import ClientClosed as ClientClosed
     from kavka.client.errors import Disconnected as Disconnected
@@ -123,9 +128,17 @@ if TYPE_CHECKING:
     from kavka.common.errors import ErrorCode as ErrorCode
     from kavka.common.errors import KafkaError as KafkaError
     from kavka.common.types import TopicPartition as TopicPartition
+    from kavka.security.acls import Acl as Acl
+    from kavka.security.acls import AclBinding as AclBinding
+    from kavka.security.acls import AclFilter as AclFilter
+    from kavka.security.acls import PatternFilter as PatternFilter
+    from kavka.security.acls import PatternType as PatternType
+    from kavka.security.acls import ResourcePattern as ResourcePattern
+    from kavka.security.quotas import QuotaEntity as QuotaEntity
 
 _NAMES = {
     "kavka.client.admin": ("Admin",),
+    "kavka.client.admin.acls": ("AclOperation", "AclPermission", "AclResourceType"),
     "kavka.client.admin.base": ("AdminError",),
     "kavka.client.admin.resets": ("BadReset", "NoSuchPartitions"),
     "kavka.client.admin.types": (
@@ -158,6 +171,7 @@ _NAMES = {
         "ReplicaInfo",
         "ReplicaLogDirInfo",
         "ResourceType",
+        "ScramPassword",
         "TopicDescription",
         "TopicListing",
         "TopicPartitionInfo",
@@ -181,6 +195,7 @@ _NAMES = {
     ),
     "kavka.client.consumer.records": ("ConsumerRecord", "Records"),
     "kavka.client.errors": (
+        "AuthenticationFailed",
         "BufferExhausted",
         "ClientClosed",
         "Disconnected",
@@ -233,6 +248,8 @@ _NAMES = {
     "kavka.common.config": ("ConfigError",),
     "kavka.common.errors": ("ErrorCode", "KafkaError"),
     "kavka.common.types": ("TopicPartition",),
+    "kavka.security.quotas": ("QuotaEntity",),
+    "kavka.security.acls": ("Acl", "AclBinding", "AclFilter", "PatternFilter", "PatternType", "ResourcePattern"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
+    from kavka.security.local_security import LocalSecurity
+
 LOG_TAIL_CHARACTERS = 6000
 
 
@@ -41,6 +43,10 @@ class Broker:
     Kafka's names. With `log_dir`, the data remains in that folder. Without `log_dir`, `close`
     deletes the data. After `stop()` or `kill()`, `start()` starts the broker with the same data on
     the same port.
+
+    `security` is a security protocol, or the arguments of `LocalSecurity` (protocol, mechanisms,
+    users, client_auth): the broker then has TLS with certificates of a new authority, and SASL with
+    these users. `client_settings` returns the settings of a client.
     """
 
     def __init__(
@@ -49,11 +55,14 @@ class Broker:
         *,
         log_dir: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
+        security: str | Mapping[str, Any] | None = None,
         **overrides: object,
     ) -> None:
         self._config = {name: _text(value) for name, value in (config or {}).items()}
         self._config |= {name.replace("_", "."): _text(value) for name, value in overrides.items()}
         self._start_timeout = start_timeout
+        self._security_options = {"protocol": security} if isinstance(security, str) else security
+        self._security: LocalSecurity | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._log_dir = None if log_dir is None else Path(log_dir)
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,6 +77,25 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def security(self) -> LocalSecurity:
+        """The certificates and users of a broker with `security`."""
+        if self._security is None:
+            if self._security_options is None:
+                raise BrokerFailed("the broker has no security; pass security='SASL_SSL', for example")
+            from kavka.security.local_security import LocalSecurity
+
+            options = {"users": {"admin": "admin-secret"}, **self._security_options}
+            self._security = LocalSecurity(self._path / "security", **options)
+        return self._security
+
+    def client_settings(self, user: str | None = None, mechanism: str | None = None) -> dict[str, str]:
+        """The settings of a client of this broker, with Kafka's names."""
+        settings = {"bootstrap.servers": self.bootstrap_servers}
+        if self._security_options is not None:
+            settings |= self.security.client_settings(user, mechanism)
+        return settings
 
     @property
     def log_dir(self) -> Path:
@@ -107,6 +135,7 @@ class Broker:
             with self.log_file.open("ab") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "kavka.cli.main", "server", "--stop-on-eof", "--ready-fd", str(write_end)]
+                    + self._new_users()
                     + [f"--override={name}={value}" for name, value in self._settings().items()],
                     # The broker stops when this pipe is closed, even if this process is killed.
                     stdin=subprocess.PIPE,
@@ -196,7 +225,17 @@ class Broker:
             # Most tests have one consumer per group, so there is no other member to wait for.
             "group.initial.rebalance.delay.ms": "0",
         }
+        if self._security_options is not None:
+            defaults |= self.security.broker_settings()
+            defaults["listeners"] = f"{self.security.protocol.value}://127.0.0.1:{self._port}"
         return {**defaults, **self._config}
+
+    def _new_users(self) -> list[str]:
+        if self._security_options is None or not (users := self.security.new_users()):
+            return []
+        path = self._path / "users"
+        path.write_text("\n".join(users))
+        return [f"--add-scram=@{path}"]
 
     def _close_pipe(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -59,8 +59,10 @@ TOOLS = (
         "zookeeper-shell", CLUSTER, "read and change znodes", "kavka.cli.zookeeper_shell",
         scripts=("zookeeper-shell",),
     ),
+    Tool("security", BROKER, "create the files of a secured broker", "kavka.cli.security", scripts=()),
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change settings of topics, brokers and groups", "kavka.cli.configs"),
+    Tool("acls", TOPICS, "list, add and remove ACLs", "kavka.cli.acls"),
     Tool("consumer-groups", GROUPS, "list, describe and delete groups, reset offsets", "kavka.cli.consumer_groups"),
     Tool(
         "groups", GROUPS, "list groups of every type", "kavka.cli.consumer_groups",
@@ -123,7 +125,6 @@ _SHARE = "Kavka has no share groups"
 # Tools of Kafka 3.9 and 4.3 that Kavka does not have, by script name: the reason and an
 # alternative.
 MISSING = {
-    "kafka-acls": f"{_SECURITY}, and so no ACLs",
     "kafka-delegation-tokens": f"{_SECURITY}, and so no tokens",
     "zookeeper-security-migration": f"{_SECURITY}, and so no ACLs in ZooKeeper",
     "kafka-storage": "no formatting is needed: a broker creates its log directories and its cluster id at startup",

@@ -1,5 +1,5 @@
 """`kavka configs` (`kafka-configs`): show and change settings of topics, brokers, loggers and
-groups."""
+groups, and quotas of users, clients and addresses (`configs_quotas.py`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kavka.cli import configs_quotas, configs_scram
 from kavka.cli.connecting import JSON, admin_for, connection_options, read_properties
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal, print_json, style
@@ -17,32 +18,42 @@ if TYPE_CHECKING:
     from kavka.client.admin.types import ConfigEntry, ConfigResource
 
 ENTITY_TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
-UNSUPPORTED_TYPES = ("clients", "users", "ips")
 
-# Options that combine --entity-type and --entity-name.
+# Options that combine --entity-type and --entity-name, in the order in which Apache's tool reads
+# them.
 SHORT_OPTIONS = {
     "topic": "topics",
-    "broker": "brokers",
-    "broker-logger": "broker-loggers",
-    "group": "groups",
-    "client-metrics": "client-metrics",
     "client": "clients",
     "user": "users",
+    "broker": "brokers",
+    "broker-logger": "broker-loggers",
     "ip": "ips",
+    "client-metrics": "client-metrics",
+    "group": "groups",
 }
-SHORT_DEFAULT_OPTIONS = {f"{entity}-defaults": f"{entity}s" for entity in ("broker", "client", "user", "ip")}
+SHORT_DEFAULT_OPTIONS = {f"{entity}-defaults": f"{entity}s" for entity in ("client", "user", "broker", "ip")}
 
 COMMAND = Command(
     "configs",
-    "Show and change the dynamic settings of topics, brokers, loggers of brokers, and groups.",
+    "Show and change the dynamic settings of topics, brokers, loggers of brokers, and groups, and the quotas of "
+    "users, clients and IP addresses, and SCRAM credentials of users.",
     (
         Option("describe", "Show settings."),
         Option("alter", "Change settings."),
         Option(
-            "entity-type", "The type of entity.", "type", repeated=True, choices=(*ENTITY_TYPES, *UNSUPPORTED_TYPES)
+            "entity-type",
+            "The type of entity. users and clients can be combined.",
+            "type",
+            repeated=True,
+            choices=(*ENTITY_TYPES, *configs_quotas.ENTITY_TYPES),
         ),
-        Option("entity-name", "A topic name, a broker id or a group id.", "name", repeated=True),
-        Option("entity-default", "The default for all brokers without their own value."),
+        Option(
+            "entity-name",
+            "A topic, broker id, group, user, client id or IP address, for each --entity-type.",
+            "name",
+            repeated=True,
+        ),
+        Option("entity-default", "The default for all brokers, users, clients or addresses without their own value."),
         Option("all", "Also show settings that have their default value."),
         Option("add-config", "Settings to set: k1=v1,k2=[v21,v22],k3=v3.", "k1=v1,…"),
         Option("add-config-file", "A properties file with settings to set.", "file", completes="file"),
@@ -69,6 +80,11 @@ COMMAND = Command(
         "kavka configs --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000",
         "kavka configs --bootstrap-server localhost:9092 --alter --broker-defaults --add-config log.cleaner.threads=2",
         "kavka configs --bootstrap-server localhost:9092 --alter --group g --delete-config consumer.session.timeout.ms",
+        "kavka configs --bootstrap-server localhost:9092 --alter --user alice --client app --add-config "
+        "producer_byte_rate=1048576",
+        "kavka configs --bootstrap-server localhost:9092 --describe --entity-type users --entity-type clients",
+        "kavka configs --bootstrap-server localhost:9092 --alter --user alice --add-config "
+        "'SCRAM-SHA-256=[iterations=8192,password=secret]'",
     ),
 )
 
@@ -80,34 +96,62 @@ def main(argv: list[str]) -> int:
 def _body(args: Arguments) -> None:
     if ("describe" in args) == ("alter" in args):
         raise UsageError("Command must include exactly one action: --describe, --alter")
-    entity_type, name = _entity(args)
-    if entity_type in UNSUPPORTED_TYPES:
-        raise ToolError(f"settings of {entity_type} (quotas, credentials) are not supported yet: see docs/gaps.md")
+    types, names = _entities(args)
+    if set(types) & set(configs_quotas.ENTITY_TYPES):
+        configs_quotas.check_entities(types, names, "alter" in args)
+        added, deleted = _changes(args) if "alter" in args else ({}, [])
+        with admin_for(args) as admin:
+            if configs_scram.applies(types, added, deleted):
+                configs_scram.alter(admin, names[0], added, deleted)
+            elif "alter" in args:
+                configs_quotas.alter(admin, types, names, added, deleted)
+            else:
+                _describe_users(admin, types, names, as_json=bool(args["json"]))
+        return
+    entity_type, name = _single_entity(types, names)
     if "alter" in args:
         if name is None:
             raise UsageError("At least one entity name or default must be specified with --alter")
-        if not args.first("add-config", "add-config-file", "delete-config"):
-            raise UsageError(
-                "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-            )
-        args.forbid("add-config", "add-config-file")
-        added = parse_pairs(args["add-config"]) if "add-config" in args else {}
-        if "add-config-file" in args:
-            added |= read_properties(args["add-config-file"])
+        added, deleted = _changes(args)
         with admin_for(args) as admin:
-            _alter(admin, entity_type, name, added, [key.strip() for key in args["delete-config"]])
+            _alter(admin, entity_type, name, added, deleted)
         return
     with admin_for(args) as admin:
         _describe(admin, args, entity_type, name)
 
 
-def _entity(args: Arguments) -> tuple[str, str | None]:
-    """Return the type and the name of the entity. The name is "" for the default entity, and None
-    if the command line has none. Raise UsageError for an invalid combination."""
+def _describe_users(admin: Admin, types: list[str], names: list[str], *, as_json: bool) -> None:
+    """Print the quotas of users, clients or addresses, and the SCRAM credentials of users."""
+    credentials = configs_scram.credentials_of(admin, types, names)
+    if as_json:
+        print_json([*configs_quotas.described(admin, types, names), *configs_scram.as_json(credentials)])
+        return
+    configs_quotas.describe(admin, types, names)
+    configs_scram.print_credentials(credentials)
+
+
+def _changes(args: Arguments) -> tuple[dict[str, str], list[str]]:
+    """Return the settings to set, and the names of the settings to delete."""
+    if not args.first("add-config", "add-config-file", "delete-config"):
+        raise UsageError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+    args.forbid("add-config", "add-config-file")
+    added = parse_pairs(args["add-config"]) if "add-config" in args else {}
+    if "add-config-file" in args:
+        added |= read_properties(args["add-config-file"])
+    return added, [key.strip() for key in args["delete-config"]]
+
+
+def _entities(args: Arguments) -> tuple[list[str], list[str]]:
+    """Return the types and the names of the entities. A name is "" for the default entity."""
     types = list(args["entity-type"])
-    names: list[str] = list(args["entity-name"])
-    if "entity-default" in args:
-        names.append("")
+    values = iter(args["entity-name"])
+    names: list[str] = [
+        next(values) if option == "entity-name" else ""
+        for option in args.order
+        if option in ("entity-name", "entity-default")
+    ]
     for option, entity_type in SHORT_OPTIONS.items():
         if option in args:
             types.append(entity_type)
@@ -118,12 +162,16 @@ def _entity(args: Arguments) -> tuple[str, str | None]:
             names.append("")
     if not types:
         raise UsageError("At least one entity type must be specified")
-    if len(types) > 1 and not set(types) <= {"users", "clients"}:
-        raise UsageError("Only one entity type and one name can be specified at a time")
-    if len(names) > 1:
+    return types, names
+
+
+def _single_entity(types: list[str], names: list[str]) -> tuple[str, str | None]:
+    """Return the type and the name of the entity. The name is None if the command line has none.
+    Raise UsageError for an invalid combination."""
+    if len(types) > 1 or len(names) > 1:
         raise UsageError("Only one entity type and one name can be specified at a time")
     entity_type, name = types[0], names[0] if names else None
-    if name == "" and entity_type not in ("brokers", *UNSUPPORTED_TYPES):
+    if name == "" and entity_type != "brokers":
         raise UsageError(f"{entity_type} have no default settings: a name is required")
     if entity_type in ("brokers", "broker-loggers") and name and not name.isdigit():
         raise UsageError(f"The entity name for {entity_type} must be a valid integer broker id, found: {name}")

@@ -80,7 +80,7 @@ def admin_for(
     override `defaults`. `servers` takes precedence over `server_options`. Raise ToolError if no
     broker was reachable."""
     from kavka.client.admin import Admin
-    from kavka.common.errors import KafkaError
+    from kavka.common.errors import ErrorCode, KafkaError
 
     settings = {name.replace("_", "."): value for name, value in defaults.items()}
     if config in args:
@@ -101,10 +101,13 @@ def admin_for(
         timer.start()
         try:
             yield admin
-        except KafkaError:
-            if _has_connected(admin):
+        except KafkaError as error:
+            if _has_connected(admin) or error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise
-            raise ToolError(f"no broker was reachable at {servers} within {timeout_text}") from None
+            reason = admin.connect_error()
+            raise ToolError(
+                f"no broker was reachable at {servers} within {timeout_text}" + (f": {reason}" if reason else "")
+            ) from None
         finally:
             timer.cancel()
 

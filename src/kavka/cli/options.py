@@ -124,11 +124,13 @@ VERSION = Option("version", "Print the version and exit.")
 @dataclass(slots=True)
 class Arguments:
     """A parsed command line. `args["topic"]` is the value or the default of an option. `"topic" in
-    args` is whether the option is present."""
+    args` is whether the option is present. `order` has the name of each option as often, and in the
+    order, as it is on the command line."""
 
     command: Command
     values: dict[str, Any] = field(default_factory=dict)
     present: set[str] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)
     positionals: list[str] = field(default_factory=list)
     subcommand: str = ""
 
@@ -259,6 +261,7 @@ class _Parser:
         else:
             self._set_values(option, [value] if equals else self._take_values(option, next_tokens))
         self.args.present.add(option.name)
+        self.args.order.append(option.name)
 
     def _take_values(self, option: Option, next_tokens: list[str]) -> list[str]:
         values: list[str] = []

@@ -22,6 +22,7 @@ from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import Progress
 from kavka.cli.tool import log_to_stderr, run
 from kavka.common.config import ConfigError
+from kavka.security.credentials import NewUser, parse_new_user
 
 logger = logging.getLogger("kavka")
 
@@ -30,6 +31,13 @@ EXIT_DELAY_AFTER_EOF_S = 5.0
 PROGRESS_LOGGER = "kavka.progress"
 DEFAULT_CONSOLE_PORT = 9080
 
+_ADD_SCRAM = Option(
+    "add-scram",
+    "Create a SCRAM user at the start, unless it exists: SCRAM-SHA-256=[name=alice,password=secret]; or @ and a file "
+    "with a user per line, which other users of the machine cannot see.",
+    "user",
+    repeated=True,
+)
 _OVERRIDE = Option("override", "A setting that overrides the file.", "name=value", repeated=True)
 
 COMMAND = Command(
@@ -38,6 +46,7 @@ COMMAND = Command(
     (
         Option("daemon", "Run in the background. Returns when the broker is ready."),
         _OVERRIDE,
+        _ADD_SCRAM,
         Option(
             "console",
             "Also start the console on this port, in a separate process that stops with the broker.",
@@ -82,6 +91,10 @@ def _start(argv: list[str], args: Arguments) -> int:
         settings = Settings.load(_config_file(args), args["override"])
     except (ConfigError, SettingsError) as error:
         return _fail(str(error))
+    try:
+        new_users = _new_users(args["add-scram"])
+    except (OSError, ValueError) as error:
+        return _fail(f"--add-scram: {error}")
     if args["daemon"]:
         return _start_daemon(argv, settings)
     _set_up_logging()
@@ -93,7 +106,7 @@ def _start(argv: list[str], args: Arguments) -> int:
     if "console" in args and not args["no-console"]:
         data = settings.log_dirs[0].absolute().parent / "kavka-console"
         console = ConsoleChild(args["console"] or DEFAULT_CONSOLE_PORT, data)
-    return _serve(settings, args["ready-fd"], console)
+    return _serve(settings, args["ready-fd"], console, new_users)
 
 
 def _stop(args: Arguments) -> int:
@@ -120,7 +133,21 @@ def _config_file(args: Arguments) -> str | None:
     return args.positionals[0] if args.positionals else None
 
 
-def _serve(settings: Settings, ready_fd: int | None, console: ConsoleChild | None = None) -> int:
+def _new_users(texts: Sequence[str]) -> list[NewUser]:
+    """Return the users of `--add-scram`. Raises ValueError or OSError."""
+    users: list[NewUser] = []
+    for text in texts:
+        lines = Path(text[1:]).read_text().splitlines() if text.startswith("@") else [text]
+        users += [parse_new_user(line) for line in lines if line.strip()]
+    return users
+
+
+def _serve(
+    settings: Settings,
+    ready_fd: int | None,
+    console: ConsoleChild | None = None,
+    new_users: Sequence[NewUser] = (),
+) -> int:
     from kavka.broker import app
     from kavka.common.errors import KafkaError
     from kavka.metadata.store import StoreError
@@ -128,7 +155,7 @@ def _serve(settings: Settings, ready_fd: int | None, console: ConsoleChild | Non
 
     try:
         with running.registered(settings.broker_id, settings.log_dirs):
-            return app.run(settings, _announcer(settings, ready_fd, console))
+            return app.run(settings, _announcer(settings, ready_fd, console), new_users)
     except KeyboardInterrupt:
         return 0
     except OSError as error:
@@ -169,7 +196,7 @@ def _announcer(
 def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
     """Return the welcome text for a terminal, with commands to try."""
     host, port = listeners[0].host or "localhost", listeners[0].port
-    server, kavka = f"{host}:{port}", _command_name()
+    server, kavka = f"{host}:{port}", command_name()
     return "\n".join(
         [
             f"Kavka {__version__} is ready: broker {settings.broker_id} at {', '.join(map(str, listeners))}",
@@ -184,7 +211,7 @@ def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
     )
 
 
-def _command_name() -> str:
+def command_name() -> str:
     """Return the command that runs `kavka`: the script of a checkout, the installed command, or the
     interpreter."""
     script = Path(__file__).resolve().parents[3] / "bin" / "kavka"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kavka.client.config import COMMON, FOREIGN, NOT_YET, ClientConfig
+from kavka.client.config import COMMON, NOT_YET, ClientConfig
+from kavka.client.security_config import FOREIGN
 from kavka.common.config import INT, INT_MAX, LIST, LOW, AtLeast, Between, ConfigKey, ConfigTable
 
 K = ConfigKey

@@ -25,7 +25,7 @@ from kavka.client.addresses import canonical_servers
 from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
 from kavka.client.connections import MAIN, Connections, cause_of
-from kavka.client.errors import KafkaTimeout, error_of
+from kavka.client.errors import AuthenticationFailed, KafkaTimeout, error_of
 from kavka.client.metadata import Node, TopicMetadata, error_code, topic_metadata, with_leader
 from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
@@ -74,6 +74,9 @@ class Cluster(Connections):
         self._last_success = float("-inf")
         self._failures = 0
         self._incomplete_updates = 0
+        self._rejection: AuthenticationFailed | None = None
+        """Why no broker accepts this client; None after a success."""
+        self._rejected_callbacks: list[Callable[[AuthenticationFailed], None]] = []
         self._max_age = config.seconds("metadata.max.age.ms")
         self._retry = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._request_timeout = config.seconds("request.timeout.ms")
@@ -158,7 +161,13 @@ class Cluster(Connections):
                 if self.closed:
                     raise
                 failure = error
+                if isinstance(error, AuthenticationFailed) and self._has_only_failures():
+                    raise
                 self._maybe_rebootstrap()
+
+    def _has_only_failures(self) -> bool:
+        """Whether the last attempt to connect failed at every broker."""
+        return all(self.is_unreachable(node_id) for node_id in self.nodes)
 
     def _next_broker(self) -> int:
         """Return the id of a broker without a connection failure or, if there is none, of the
@@ -236,11 +245,13 @@ class Cluster(Connections):
 
     async def wait_for_update(self, version_seen: int, timeout: float | None = None) -> None:
         """Wait until `version` is higher than `version_seen`. Raises KafkaTimeout after `timeout`
-        seconds."""
+        seconds, and AuthenticationFailed if no broker accepts the client."""
         try:
             async with asyncio.timeout(timeout):
                 while self.version <= version_seen:
                     self.check_usable()
+                    if self._rejection is not None:
+                        raise self._rejection
                     waiter = self._loop.create_future()
                     self._waiters.add(waiter)
                     try:
@@ -298,6 +309,10 @@ class Cluster(Connections):
         """Call `listener(cluster)` on the event loop after every change of the metadata."""
         self._listeners.append(listener)
 
+    def on_rejected(self, callback: Callable[[AuthenticationFailed], None]) -> None:
+        """Call `callback(error)` on the event loop whenever no broker accepts this client."""
+        self._rejected_callbacks.append(callback)
+
     def add_node(self, node: Node) -> None:
         """Add a broker from a response other than Metadata."""
         if self.nodes.get(node.id) != node:
@@ -336,6 +351,11 @@ class Cluster(Connections):
                 self._failures += 1
                 level = logging.WARNING if self._failures in (5, 50, 500) else logging.DEBUG
                 logger.log(level, "Cannot refresh the metadata: %s", error)
+                if isinstance(error, AuthenticationFailed):
+                    self._rejection = error
+                    self._wake_waiters()
+                    for callback in self._rejected_callbacks:
+                        callback(error)
                 self._maybe_rebootstrap()
                 self._refresh.set()
             except Exception:
@@ -390,6 +410,7 @@ class Cluster(Connections):
         if not response.brokers:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"{connection.name} returned no brokers")
         self._failures = 0
+        self._rejection = None
         self._last_success = self._now()
         self._apply(response, names)
 

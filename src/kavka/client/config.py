@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
+from kavka.client.security_config import JAVA_ONLY, SECURITY, SECURITY_ALIASES
 from kavka.common.config import (
     BOOLEAN,
     HIGH,
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 K = ConfigKey
 
 NOT_YET = "has no effect yet"
-JAVA_ONLY = "has no effect: it applies to the Java client"
 
 MAX_TIMEOUT_S = 1e8
 """Seconds (about three years); every timer accepts this value."""
@@ -80,8 +80,7 @@ COMMON = (
       AtLeast(-1)),
     K("receive.buffer.bytes", INT, -1,
       "Receive buffer of the socket; -1: the operating system decides (Kafka: 32768 to 65536).", AtLeast(-1)),
-    K("security.protocol", STRING, "PLAINTEXT", "Protocol of connections; TLS and SASL are not supported yet.",
-      OneOf(("PLAINTEXT",), ignore_case=True)),
+    *SECURITY,
     K("metric.reporters", LIST, (), "Metrics reporters.", importance=LOW, warning=JAVA_ONLY),
     K("metrics.sample.window.ms", LONG, 30_000, "Window of a metrics sample.", AtLeast(0), LOW, warning=JAVA_ONLY),
     K("metrics.num.samples", INT, 2, "Number of metrics samples.", AtLeast(1), LOW, warning=JAVA_ONLY),
@@ -92,12 +91,6 @@ COMMON = (
     K("auto.include.jmx.reporter", BOOLEAN, True, "Include the JMX reporter.", importance=LOW, warning=JAVA_ONLY),
 )
 # fmt: on
-
-FOREIGN = {
-    "ssl.": "TLS is not supported yet",
-    "sasl.": "SASL is not supported yet",
-    "security.": "not supported yet",
-}
 
 # An alias of a setting: a function from its value to the settings that replace it.
 Alias = Callable[[Any], Mapping[str, Any]]
@@ -122,7 +115,7 @@ class ClientConfig(Mapping[str, Any]):
         aliases: Mapping[str, Alias] | None = None,
     ) -> None:
         self.table = table
-        self.originals = _collect(config, keywords or {}, aliases or {})
+        self.originals = _collect(config, keywords or {}, {**SECURITY_ALIASES, **(aliases or {})})
         self._explicit: set[str] = set()
         warnings: list[str] = []
         objects: dict[str, Any] = {}
@@ -214,6 +207,12 @@ def _text(name: str, value: Any) -> str:
                 raise ConfigError(name, f"{value!r} is not allowed, it must be text in UTF-8") from None
         case _:
             raise ConfigError(name, f"a {type(value).__name__} is not allowed")
+
+
+def supported_settings(settings: Mapping[str, Any], table: ConfigTable) -> dict[str, Any]:
+    """Return the settings that a client with this table accepts, for settings that are meant for
+    several clients. librdkafka's names are kept; other aliases are not."""
+    return {name: value for name, value in settings.items() if table.get(name) is not None or name in SECURITY_ALIASES}
 
 
 def parse_servers(servers: tuple[str, ...] | None) -> list[tuple[str, int]]:

@@ -17,23 +17,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from kavka import __version__
 from kavka.client.addresses import Address, Addresses
-from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
+from kavka.client.authentication import authenticate, connect_error, reauthentication_delay_s, tls_error
+from kavka.client.errors import AuthenticationFailed, Disconnected, KafkaTimeout, UnsupportedVersion, error_of
 from kavka.client.foreign import foreign_protocol_hint
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 from kavka.protocol.headers import request_header_version, response_header_version
 from kavka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
+
+if TYPE_CHECKING:
+    from kavka.security.client_security import ClientSecurity
+
+logger = logging.getLogger(__name__)
 
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
@@ -106,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.closed = False
+        self.authentications = 0
+        """The number of SASL exchanges on this connection. Sessions with an end are renewed."""
         self.throttled_until = 0.0
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         """Allocates the buffer of a large response. The consumer sets a function that does not zero
@@ -120,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         encoded = client_id.encode()
         self._client_id = len(encoded).to_bytes(2, "big") + encoded
         self._transport: asyncio.Transport | None = None
+        self._is_connected = False
         self._socket: Any = None
         self._wake_at = 1
         self._in_flight: deque[_InFlight] = deque()
@@ -128,6 +139,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._error: BaseException | None = None
+        self._security: ClientSecurity | None = None
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._session_task: asyncio.Task[None] | None = None
         self._buffer = bytearray(BUFFER_SIZE)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -148,11 +162,13 @@ class Connection(asyncio.BufferedProtocol):
         send_buffer: int = -1,
         receive_buffer: int = -1,
         addresses: Addresses | None = None,
+        security: ClientSecurity | None = None,
     ) -> Connection:
-        """Connect, negotiate API versions, and return the connection. Tries every address of the
-        host, each for at most `timeout` seconds; `addresses` records the failed addresses. Raises
-        KafkaTimeout if the host name was not resolved in time or all addresses timed out, and
-        Disconnected for other failures."""
+        """Connect, negotiate API versions, authenticate, and return the connection. Tries every
+        address of the host, each for at most `timeout` seconds; `addresses` records the failed
+        addresses. `security` None is PLAINTEXT. Raises KafkaTimeout if the host name was not
+        resolved in time or all addresses timed out, AuthenticationFailed if the broker is not
+        trusted or rejects the credentials, and Disconnected for other failures."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
@@ -170,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         for address in candidates:
             connection = cls(loop, client_id, name)
             try:
-                await connection._open(address, timeout, send_buffer, receive_buffer)
+                await connection._open(host, address, timeout, send_buffer, receive_buffer, security)
             except (KafkaTimeout, Disconnected) as error:
                 addresses.mark_failed(host, port, address)
                 failures.append(error)
@@ -182,24 +198,47 @@ class Connection(asyncio.BufferedProtocol):
         error_class = KafkaTimeout if all(isinstance(failure, KafkaTimeout) for failure in failures) else Disconnected
         raise error_class("; ".join(str(failure) for failure in failures))
 
-    async def _open(self, address: Address, timeout: float, send_buffer: int, receive_buffer: int) -> None:
-        """Connect to one address. Raises Disconnected or KafkaTimeout."""
+    async def _open(
+        self,
+        host: str,
+        address: Address,
+        timeout: float,
+        send_buffer: int,
+        receive_buffer: int,
+        security: ClientSecurity | None,
+    ) -> None:
+        """Connect to one address. Raises AuthenticationFailed, Disconnected or KafkaTimeout."""
         location = self.name if str(address) == self.name else f"{self.name} ({address})"
+        context = None if security is None else security.context
+        self._security = security
         try:
             async with asyncio.timeout(timeout):
-                await self._connect(address, send_buffer, receive_buffer)
+                await self._connect(host, address, send_buffer, receive_buffer, context, timeout)
                 await self._negotiate(timeout)
+                if security is not None and security.new_exchange is not None:
+                    await self._authenticate(security, timeout)
         except BaseException as error:
             self.close()
             if isinstance(error, KafkaError):
                 raise
             if isinstance(error, TimeoutError):
                 raise KafkaTimeout(f"no connection to {location} within {timeout:g} s") from None
+            if isinstance(error, (ssl.SSLError, ssl.CertificateError)):
+                raise AuthenticationFailed(f"no connection to {location}: {tls_error(error)}") from None
             if isinstance(error, OSError):
-                raise Disconnected(f"no connection to {location}: {error}") from None
+                is_handshake = context is not None and self._transport is None and self._is_connected
+                raise Disconnected(f"no connection to {location}: {connect_error(error, is_handshake)}") from None
             raise
 
-    async def _connect(self, address: Address, send_buffer: int, receive_buffer: int) -> None:
+    async def _connect(
+        self,
+        host: str,
+        address: Address,
+        send_buffer: int,
+        receive_buffer: int,
+        context: ssl.SSLContext | None,
+        timeout: float,
+    ) -> None:
         sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -213,7 +252,15 @@ class Connection(asyncio.BufferedProtocol):
                 if receive_buffer >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             await self._loop.sock_connect(sock, address.sockaddr)
-            await self._loop.create_connection(lambda: self, sock=sock)
+            self._is_connected = True
+            if context is None:
+                await self._loop.create_connection(lambda: self, sock=sock)
+            else:
+                await self._loop.create_connection(
+                    lambda: self, sock=sock, ssl=context, server_hostname=host, ssl_handshake_timeout=timeout
+                )
+                # SO_RCVLOWAT would count encrypted bytes.
+                self._socket = None
         except BaseException:
             sock.close()
             raise
@@ -254,6 +301,32 @@ class Connection(asyncio.BufferedProtocol):
             self.finalized_features[feature.name] = feature.min_version_level, feature.max_version_level
             self.features[feature.name] = feature.max_version_level
 
+    async def _authenticate(self, security: ClientSecurity, timeout: float) -> None:
+        """Authenticate, and again before each end of the session. Requests that are sent meanwhile
+        wait."""
+        lifetime_ms = await authenticate(self, security, timeout)
+        self.authentications += 1
+        if lifetime_ms > 0 and not self.closed:
+            self._schedule_authentication(security, timeout, reauthentication_delay_s(lifetime_ms))
+
+    def _schedule_authentication(self, security: ClientSecurity, timeout: float, delay_s: float) -> None:
+        async def renew() -> None:
+            last_used = self.last_used
+            try:
+                await self._authenticate(security, timeout)
+                if not self._in_flight:
+                    # The exchange is no use of the connection: an idle connection stays idle.
+                    self.last_used = last_used
+            except KafkaError as error:
+                if not self.closed:
+                    logger.warning("Cannot authenticate again, closing the connection: %s", error)
+                    self.close(Disconnected(f"the connection to {self.name} was closed: {error}"))
+
+        def start() -> None:
+            self._session_task = self._loop.create_task(renew(), name="kavka-authenticate")
+
+        self._session_timer = self._loop.call_later(delay_s, start)
+
     def close(self, error: BaseException | None = None) -> None:
         """Close immediately. Requests in flight fail with `error`, or with Disconnected."""
         if self._error is None:
@@ -288,6 +361,11 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         return len(self._in_flight)
 
+    @property
+    def pending_s(self) -> float:
+        """The time until the last deadline of the requests in flight, in seconds."""
+        return max((entry.deadline for entry in self._in_flight), default=0.0) - monotonic() if self._in_flight else 0.0
+
     def send(
         self, request: TopMessage, *, timeout: float, max_version: int | None = None, version: int | None = None
     ) -> asyncio.Future[Any]:
@@ -307,6 +385,41 @@ class Connection(asyncio.BufferedProtocol):
     def send_to(self, request: TopMessage, version: int, handler: ResponseHandler, timeout: float) -> int:
         """Like `send`, with a custom handler. Returns the number of bytes sent."""
         return self._send(request, version, handler, timeout)
+
+    def hold_requests(self) -> None:
+        """Keep the requests that are sent from now on, until `release_requests`."""
+        if self._transport is not None:
+            self._transport = cast(asyncio.Transport, _HeldWrites(self._transport))
+
+    def release_requests(self) -> None:
+        held = self._transport
+        if isinstance(held, _HeldWrites):
+            self._transport = held.transport
+            if held.pieces and not self.closed:
+                self._transport.writelines(held.pieces)
+
+    def send_ahead(self, request: TopMessage, *, timeout: float) -> asyncio.Future[Any]:
+        """Send a request before the requests that are held. All other requests must have their
+        responses, because responses are in the order of the requests."""
+        held = self._transport
+        if self.closed or not isinstance(held, _HeldWrites):
+            raise self._disconnected()
+        assert request.API_KEY is not None
+        version = self.version_of(request.API_KEY)
+        self._transport = held.transport
+        try:
+            self._write(request, version)
+        finally:
+            self._transport = cast(asyncio.Transport, held)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        codec = self._codecs[request.API_KEY, version]
+        deadline = monotonic() + timeout
+        self._in_flight.appendleft(
+            _InFlight(self._correlation_id, request.API_KEY, codec[0], codec[2], future, deadline)
+        )
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+        return future
 
     def send_one_way(self, request: TopMessage, version: int) -> int:
         """Send a request that has no response: Produce with acks=0. Returns the number of bytes
@@ -455,7 +568,10 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._error is None and exc is not None:
+        if self._error is None and isinstance(exc, ssl.SSLError):
+            # With TLS 1.3 the broker rejects the client's certificate after the client's handshake.
+            self._error = AuthenticationFailed(f"{self.name} closed the connection: {tls_error(exc)}")
+        elif self._error is None and exc is not None:
             self._error = Disconnected(f"the connection to {self.name} was lost{self._disconnect_hint()}: {exc}")
         self._fail_all(None)
         self._transport = None
@@ -472,9 +588,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._error or Disconnected(f"{self.name} closed the connection{self._disconnect_hint()}")
 
     def _disconnect_hint(self) -> str:
-        """Return a hint for error messages: a TLS server rejects a request without TLS by closing
-        the connection."""
-        return "" if self.broker_versions else " before the first response (is it a TLS port?)"
+        """Return a hint for error messages: a listener with TLS, SASL or client certificates closes
+        the connection of a client without them."""
+        security = self._security
+        if not self.broker_versions:
+            if security is None or security.context is None:
+                return " before the first response (is it a TLS port? set security.protocol to SSL or SASL_SSL)"
+            return " after the TLS handshake (does it require a client certificate? set ssl.keystore.location)"
+        if self.requests <= 2 and (security is None or security.mechanism is None):
+            return " at the first request (does it require SASL? set security.protocol to SASL_PLAINTEXT or SASL_SSL)"
+        return ""
 
     def _fail_all(self, error: BaseException | None) -> None:
         is_first = not self.closed
@@ -482,6 +605,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+        if self._session_task is not None:
+            self._session_task.cancel()
         entries, self._in_flight = self._in_flight, deque()
         for entry in entries:
             if not entry.handler.done():
@@ -510,6 +637,24 @@ class Connection(asyncio.BufferedProtocol):
         self.close(
             Disconnected(f"the connection to {self.name} was closed: it did not respond to {name} before the timeout")
         )
+
+
+class _HeldWrites:
+    """Takes the place of the transport while a client authenticates again: keeps what is
+    written."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.pieces: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        self.pieces.append(data)
+
+    def writelines(self, pieces: list[Any]) -> None:
+        self.pieces.extend(pieces)
+
+    def abort(self) -> None:
+        self.transport.abort()
 
 
 def _check_correlation_id(data: memoryview, at: int, pending: _InFlight) -> None:

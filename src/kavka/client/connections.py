@@ -14,6 +14,7 @@ from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
 from kavka.client.errors import ClientClosed, Disconnected, IllegalState, KafkaTimeout
 from kavka.client.metadata import Node
+from kavka.client.security_config import security_of
 from kavka.common.backoff import Backoff
 from kavka.common.errors import KafkaError
 
@@ -57,6 +58,7 @@ class Connections:
             config["socket.connection.setup.timeout.ms"], config["socket.connection.setup.timeout.max.ms"]
         )
         self._max_idle = config["connections.max.idle.ms"] / 1000
+        self._security = security_of(config)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -120,8 +122,8 @@ class Connections:
 
     def connect_error(self) -> KafkaError | None:
         """Return the last error of a failed attempt to connect, or None while any connection is
-        open."""
-        failed = [link for link in self._links.values() if link.error is not None]
+        open. May be called from any thread."""
+        failed = [link for link in list(self._links.values()) if link.error is not None]
         if not failed or self.connections():
             return None
         return max(failed, key=lambda link: link.retry_at).error
@@ -174,6 +176,7 @@ class Connections:
                 send_buffer=self.config["send.buffer.bytes"],
                 receive_buffer=self.config["receive.buffer.bytes"],
                 addresses=self._addresses,
+                security=self._security,
             )
         except KafkaError as error:
             link.failures += 1

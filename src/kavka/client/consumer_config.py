@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kavka.client.config import COMMON, FOREIGN, Alias, ClientConfig, renamed
+from kavka.client.config import COMMON, Alias, ClientConfig, renamed
+from kavka.client.security_config import FOREIGN
 from kavka.common.config import (
     BOOLEAN,
     CLASS,

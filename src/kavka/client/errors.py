@@ -39,6 +39,12 @@ class Disconnected(_Local, ConnectionError):
     CODE = ErrorCode.NETWORK_EXCEPTION
 
 
+class AuthenticationFailed(_Local):
+    """The broker is not trusted, or rejects the credentials. A retry needs other settings."""
+
+    CODE = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
 class UnsupportedVersion(_Local):
     """The broker does not support the request, or does not support a version with the required
     fields."""

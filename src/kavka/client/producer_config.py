@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kavka.client.config import COMMON, FOREIGN, NOT_YET, Alias, ClientConfig, renamed
+from kavka.client.config import COMMON, NOT_YET, Alias, ClientConfig, renamed
+from kavka.client.security_config import FOREIGN
 from kavka.common.config import (
     BOOLEAN,
     CLASS,

@@ -3,7 +3,7 @@ module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from kavka.client.metadata import TopicMetadata
@@ -56,3 +56,6 @@ StringList: TypeAlias = str | list[str] | tuple[str, ...] | set[str] | frozenset
 """In a string, commas separate the items."""
 ObjectList: TypeAlias = str | list[Any] | tuple[Any, ...]
 """Dotted names, classes or objects."""
+Token: TypeAlias = str | tuple[str, float]
+"""The text of a token, and the time of its expiry in seconds since the epoch."""
+TokenCallback: TypeAlias = str | Callable[[], Token | Awaitable[Token]]

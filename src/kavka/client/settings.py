@@ -14,6 +14,7 @@ from kavka.client.setting_types import (
     PartitionerSetting,
     SerializerSetting,
     StringList,
+    TokenCallback,
 )
 from kavka.client.types import K, V
 
@@ -55,8 +56,103 @@ class CommonSettings(TypedDict, total=False):
     """Send buffer of the socket; -1: the operating system decides (Kafka: 131072)."""
     receive_buffer_bytes: int | str | None
     """Receive buffer of the socket; -1: the operating system decides (Kafka: 32768 to 65536)."""
-    security_protocol: Literal["PLAINTEXT", "plaintext"] | None
-    """Protocol of connections; TLS and SASL are not supported yet."""
+    security_protocol: (
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
+        | None
+    )
+    """Protocol of connections: TLS with SSL and SASL_SSL, authentication by SASL with
+    SASL_PLAINTEXT and SASL_SSL."""
+    ssl_truststore_location: str | None
+    """The file with the trusted certificates. Without a trust store the system's certificates are
+    trusted."""
+    ssl_truststore_type: str | None
+    """The format of the trust store: JKS (also reads PKCS12), PKCS12 or PEM."""
+    ssl_truststore_password: str | None
+    """The password of the trust store."""
+    ssl_truststore_certificates: str | None
+    """The trusted certificates in PEM format, with the type PEM."""
+    ssl_keystore_location: str | None
+    """The file with the client's key and certificate, for listeners that require a certificate."""
+    ssl_keystore_type: str | None
+    """The format of the key store: JKS (also reads PKCS12), PKCS12 or PEM."""
+    ssl_keystore_password: str | None
+    """The password of the key store."""
+    ssl_keystore_key: str | None
+    """The client's private key in PEM format, with the type PEM."""
+    ssl_keystore_certificate_chain: str | None
+    """The client's certificate chain in PEM format, with the type PEM."""
+    ssl_key_password: str | None
+    """The password of the private key."""
+    ssl_certificate_location: str | None
+    """A PEM file with the client's certificate chain; requires ssl.key.location (as in
+    librdkafka)."""
+    ssl_key_location: str | None
+    """A PEM file with the client's private key (as in librdkafka)."""
+    ssl_endpoint_identification_algorithm: Literal["https", "none", "", "HTTPS", "NONE"] | None
+    """https: the broker's certificate must contain the host name; empty or none: it need not."""
+    enable_ssl_certificate_verification: bool | str | None
+    """Verify the broker's certificate (as in librdkafka). Set false only for tests."""
+    ssl_enabled_protocols: StringList | None
+    """The TLS versions."""
+    ssl_protocol: str | None
+    """The preferred TLS version."""
+    ssl_cipher_suites: StringList | None
+    """The cipher suites; empty for the default of OpenSSL."""
+    ssl_provider: str | None
+    """The Java security provider."""
+    ssl_keymanager_algorithm: str | None
+    """The algorithm of Java's key manager."""
+    ssl_trustmanager_algorithm: str | None
+    """The algorithm of Java's trust manager."""
+    ssl_secure_random_implementation: str | None
+    """Java's source of random numbers."""
+    ssl_engine_factory_class: object | None
+    """The class that creates TLS engines."""
+    sasl_mechanism: str | None
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. GSSAPI, Kafka's default, is not
+    supported."""
+    sasl_jaas_config: str | None
+    """The login module and its options in JAAS format."""
+    sasl_username: str | None
+    """The user name, if sasl.jaas.config is not set (as in librdkafka)."""
+    sasl_password: str | None
+    """The password, if sasl.jaas.config is not set (as in librdkafka)."""
+    sasl_login_callback: TokenCallback | None
+    """Our own: a function, plain or async, that returns a token for OAUTHBEARER, or a token and the
+    time of its expiry in seconds since the epoch. In a file: package.module:function."""
+    sasl_login_callback_handler_class: object | None
+    """Kafka's OAuthBearerLoginCallbackHandler has the effect of the settings of the token endpoint.
+    Use sasl.login.callback for your own function."""
+    sasl_client_callback_handler_class: object | None
+    """The class that provides credentials."""
+    sasl_login_class: object | None
+    """The class that logs in."""
+    sasl_oauthbearer_token_endpoint_url: str | None
+    """The URL of the token endpoint (http, https), or of a file with a token (file)."""
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    """The client's id at the token endpoint; in JAAS the option clientId."""
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    """The client's secret at the token endpoint; in JAAS the option clientSecret."""
+    sasl_oauthbearer_scope: str | None
+    """The requested scope; in JAAS the option scope."""
+    sasl_oauthbearer_header_urlencode: bool | str | None
+    """URL-encode the client's id and secret in the request for a token."""
+    sasl_login_connect_timeout_ms: int | str | None
+    """The timeout of connecting to the token endpoint (default 10 s)."""
+    sasl_login_read_timeout_ms: int | str | None
+    """The timeout of a response of the token endpoint (default 10 s)."""
+    sasl_login_retry_backoff_ms: int | str | None
+    """Delay before a failed request for a token is retried; doubles with each failure."""
+    sasl_login_retry_backoff_max_ms: int | str | None
+    """Requests for a token are retried for this long."""
+    sasl_login_refresh_window_factor: float | str | None
+    """The fraction of a token's lifetime after which a new token is used."""
+    sasl_login_refresh_window_jitter: float | str | None
+    """The random jitter of the refresh time."""
+    sasl_login_refresh_min_period_seconds: int | str | None
+    """The minimum time between two refreshes."""
+    sasl_login_refresh_buffer_seconds: int | str | None
+    """The time before the expiry in which a token is refreshed."""
     metric_reporters: ObjectList | None
     """Metrics reporters."""
     metrics_sample_window_ms: int | str | None
@@ -71,6 +167,20 @@ class CommonSettings(TypedDict, total=False):
     """Providers of configuration values."""
     auto_include_jmx_reporter: bool | str | None
     """Include the JMX reporter."""
+    ssl_ca_location: str | None
+    """librdkafka's name of `ssl.truststore.location`."""
+    ssl_ca_pem: str | None
+    """librdkafka's name of `ssl.truststore.certificates`."""
+    ssl_certificate_pem: str | None
+    """librdkafka's name of `ssl.keystore.certificate.chain`."""
+    ssl_key_pem: str | None
+    """librdkafka's name of `ssl.keystore.key`."""
+    sasl_mechanisms: str | None
+    """librdkafka's name of `sasl.mechanism`."""
+    sasl_oauthbearer_client_id: str | None
+    """librdkafka's name of `sasl.oauthbearer.client.credentials.client.id`."""
+    sasl_oauthbearer_client_secret: str | None
+    """librdkafka's name of `sasl.oauthbearer.client.credentials.client.secret`."""
 
 
 class ProducerSettings(CommonSettings, Generic[K, V], total=False):

@@ -32,7 +32,8 @@ def app(monkeypatch):
         settings = None
         behaviour = staticmethod(lambda settings, ready: 0)
 
-        def run(self, settings, ready=None):
+        def run(self, settings, ready=None, new_users=()):
+            self.new_users = new_users
             self.settings = settings
             return self.behaviour(settings, ready)
 
@@ -181,3 +182,16 @@ def test_recovery_progress_is_a_live_line_on_a_terminal(app, monkeypatch):
         progress.setLevel(logging.NOTSET)
     output = terminal.getvalue()
     assert output == "\rLoaded 1 of 2 logs\x1b[K\rLoaded 2 of 2 logs\x1b[K\r\x1b[Kkavka: the end\n"
+
+
+def test_scram_users_are_created_at_the_start(app, tmp_path, capsys):
+    users = tmp_path / "users"
+    users.write_text("SCRAM-SHA-512=[name=bob,password=a,b=c,iterations=8192]\n\n")
+    assert server.main(["--add-scram", "SCRAM-SHA-256=[name=alice,password=secret]", f"--add-scram=@{users}"]) == 0
+    assert [tuple(user) for user in app.new_users] == [
+        ("SCRAM-SHA-256", "alice", "secret", 4096),
+        ("SCRAM-SHA-512", "bob", "a,b=c", 8192),
+    ]
+    for text in ("alice", "SCRAM-SHA-1=[name=a,password=b]", "SCRAM-SHA-256=[name=a,password=b,iterations=1]", "@none"):
+        assert server.main(["--add-scram", text]) == 1
+        assert capsys.readouterr().err.startswith("kavka: --add-scram: ")

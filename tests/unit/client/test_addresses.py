@@ -143,9 +143,9 @@ def test_client_remembers_the_failed_address(run: Any, monkeypatch: pytest.Monke
                     ports: list[int] = []
                     opened = Connection._open
 
-                    async def spy(self: Connection, address: Address, *args: Any) -> None:
+                    async def spy(self: Connection, host: str, address: Address, *args: Any) -> None:
                         ports.append(address.sockaddr[1])
-                        await opened(self, address, *args)
+                        await opened(self, host, address, *args)
 
                     monkeypatch.setattr(Connection, "_open", spy)
                     await cluster.connection(-1, "second", timeout=60)

@@ -44,7 +44,7 @@ def test_none_means_the_default_value() -> None:
         ({"linger.ms": -1}, "linger.ms", "at least 0"),
         ({"buffer.full.policy": "explode"}, "buffer.full.policy", "block, fail, clear"),
         ({"delivery.timeout.ms": 10}, "delivery.timeout.ms", "linger.ms + request.timeout.ms"),
-        ({"security.protocol": "SSL"}, "security.protocol", "PLAINTEXT"),
+        ({"security.protocol": "TLS"}, "security.protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"transactional.id": ""}, "transactional.id", "not empty"),
         ({"transactional.id": "t", "enable.idempotence": False}, "enable.idempotence", "true"),
         ({"enable.idempotence": True, "acks": "1"}, "acks", "all or -1 with enable.idempotence"),
@@ -86,9 +86,9 @@ def test_error_for_an_unknown_class_omits_an_empty_list_of_names() -> None:
 
 
 def test_unknown_name_is_logged_with_a_suggestion(caplog: pytest.LogCaptureFixture) -> None:
-    producer_config({**SERVERS, "batch.sizes": 1, "ssl.cafile": "x"}, {})
+    producer_config({**SERVERS, "batch.sizes": 1, "sasl.kerberos.service.name": "x"}, {})
     assert "batch.sizes is not a known producer config and is ignored; did you mean batch.size?" in caplog.text
-    assert "TLS is not supported yet" in caplog.text
+    assert "Kerberos is not supported" in caplog.text
 
 
 @pytest.mark.parametrize("settings", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}])

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from kavka.client.admin.acls import Acls
 from kavka.client.admin.hanging import Hanging
 from kavka.client.admin.log_dirs import LogDirs
+from kavka.client.admin.quotas import Quotas
 from kavka.client.admin.replicas import Replicas
 from kavka.client.admin.resets import Resets
 from kavka.client.admin.throttles import Throttles
+from kavka.client.admin.users import Users
 from kavka.client.admin_config import admin_config
 from kavka.client.dropped import close_on_loop
 from kavka.client.io_thread import warn_unclosed
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from kavka.client.settings import AdminSettings
 
 
-class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
-    """Manages a cluster: topics, settings, groups, offsets, replicas.
+class Admin(Resets, Hanging, Throttles, LogDirs, Replicas, Quotas, Users, Acls):
+    """Manages a cluster: topics, settings, groups, offsets, replicas, quotas, users, ACLs.
 
         async with Admin(bootstrap_servers="localhost:9092") as admin:
             await admin.create_topics([NewTopic("orders", 3)])

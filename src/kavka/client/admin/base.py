@@ -115,6 +115,11 @@ class AdminBase:
             "incoming-byte-total": sum(c.bytes_in for c in connections),
         }
 
+    def connect_error(self) -> KafkaError | None:
+        """Return the last error of a failed attempt to connect, or None while any connection is
+        open."""
+        return self.cluster.connect_error()
+
     # --- attempts
 
     async def _each(

@@ -36,6 +36,7 @@ from kavka.client.admin.types import (
     ProducerState,
     ReplicaLogDirInfo,
     ResourceType,
+    ScramPassword,
     TopicDescription,
     TopicListing,
     TopicPartitionReplica,
@@ -46,13 +47,15 @@ from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.types import OffsetAndMetadata, PreparedTransaction
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
+from kavka.security.acls import AclBinding, AclFilter
+from kavka.security.quotas import QuotaEntity
 
 if TYPE_CHECKING:
     from kavka.client.settings import AdminSettings
 
 
 class Admin:
-    """Manages a cluster: topics, settings, groups, offsets, replicas. Thread-safe.
+    """Manages a cluster: topics, settings, groups, offsets, replicas, quotas, ACLs. Thread-safe.
 
         with Admin(bootstrap_servers="localhost:9092") as admin:
             admin.create_topics([NewTopic("orders", 3)])
@@ -89,6 +92,11 @@ class Admin:
 
     def metrics(self) -> dict[str, float]:
         return self._aio.metrics()
+
+    def connect_error(self) -> KafkaError | None:
+        """Return the last error of a failed attempt to connect, or None while any connection is
+        open."""
+        return self._aio.connect_error()
 
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
@@ -492,3 +500,53 @@ class Admin:
     def clear_throttles(self, brokers: Iterable[int], topics: Iterable[str], *, timeout: float | None = None) -> None:
         """Remove the throttles of these brokers and topics."""
         self._io.run(self._aio.clear_throttles(brokers, topics, timeout=timeout))
+
+    def describe_client_quotas(
+        self, components: Mapping[str, str | None] | None = None, *, strict: bool = False, timeout: float | None = None
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return the quotas of the entities that match all components.
+
+        A component has a type (`user`, `client-id` or `ip`) and a name: "" matches the default
+        entity, None matches every entity of the type. With `strict`, entities with further parts do
+        not match.
+        """
+        return self._io.run(self._aio.describe_client_quotas(components, strict=strict, timeout=timeout))
+
+    def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Set quotas of entities. None removes a quota; quotas that are not in `changes` stay."""
+        self._io.run(self._aio.alter_client_quotas(changes, validate_only=validate_only, timeout=timeout))
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Return the iterations of each user's SCRAM credentials by mechanism; by default of all
+        users. A user without credentials is not in the result."""
+        return self._io.run(self._aio.describe_user_scram_credentials(users, timeout=timeout))
+
+    def alter_user_scram_credentials(
+        self, changes: Mapping[str, Mapping[str, ScramPassword | str | None]], *, timeout: float | None = None
+    ) -> None:
+        """Set SCRAM credentials: by user and mechanism a password, or None to delete the
+        credential. The password itself is not sent. Each mechanism is one request."""
+        self._io.run(self._aio.alter_user_scram_credentials(changes, timeout=timeout))
+
+    def create_acls(self, acls: Iterable[AclBinding] | AclBinding, *, timeout: float | None = None) -> None:
+        """Add ACLs. An ACL that exists already is not an error."""
+        self._io.run(self._aio.create_acls(acls, timeout=timeout))
+
+    def describe_acls(self, acl_filter: AclFilter | None = None, *, timeout: float | None = None) -> list[AclBinding]:
+        """Return the ACLs that match the filter, all ACLs without a filter, sorted by resource."""
+        return self._io.run(self._aio.describe_acls(acl_filter, timeout=timeout))
+
+    def delete_acls(
+        self, filters: Iterable[AclFilter] | AclFilter, *, timeout: float | None = None
+    ) -> dict[AclFilter, list[AclBinding]]:
+        """Remove the ACLs that match a filter. Returns the removed ACLs of each filter. An ACL that
+        several filters match is in the result of the first of them."""
+        return self._io.run(self._aio.delete_acls(filters, timeout=timeout))

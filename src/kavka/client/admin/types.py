@@ -400,6 +400,17 @@ class AbortTransactionSpec(NamedTuple):
     coordinator_epoch: int = -1
 
 
+# --- users
+
+
+@dataclass(frozen=True, slots=True)
+class ScramPassword:
+    """The password of a SCRAM credential."""
+
+    password: str = field(repr=False)
+    iterations: int = 4096
+
+
 # --- replicas
 
 

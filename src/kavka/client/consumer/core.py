@@ -52,7 +52,7 @@ from kavka.client.consumer.poll_tasks import PollTasks
 from kavka.client.consumer.positions import Positions
 from kavka.client.consumer.subscription import Mode, PartitionState, Subscriptions
 from kavka.client.consumer.unread import Unread
-from kavka.client.errors import ClientClosed, IllegalState
+from kavka.client.errors import AuthenticationFailed, ClientClosed, IllegalState
 from kavka.client.metadata import PartitionMetadata, topic_metadata
 from kavka.client.serializers import make_deserializer
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata
@@ -140,6 +140,12 @@ class ConsumerCore:
         await self.cluster.start()
         self.fetcher.start()
         self.cluster.on_update(self._on_metadata)
+        self.cluster.on_rejected(self._on_rejected)
+
+    def _on_rejected(self, error: AuthenticationFailed) -> None:
+        # Every attempt to connect fails; one failure is enough for a poll.
+        if not self.closing and not any(isinstance(other, AuthenticationFailed) for other in self._errors):
+            self.fail(error)
 
     async def close(self, timeout: float, leave_group: bool | None = None) -> None:
         """Commit the consumed positions if auto-commit is enabled, leave the group, and stop. Steps

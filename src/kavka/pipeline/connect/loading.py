@@ -49,6 +49,7 @@ PROVIDERS = {
 }
 
 CLIENTS = ("producer", "consumer", "admin")
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CLASS_SETTINGS = OBJECT_LISTS | {
     key.name
     for table in (PRODUCER_CONFIGS, CONSUMER_CONFIGS)
@@ -170,13 +171,20 @@ def load_converter(name: str, option: str, declared: Declared = NO_PLUGINS) -> t
 
 def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
     """Returns the errors of client settings (`producer.override.partitioner.class`) that name
-    classes of undeclared modules."""
+    classes of undeclared modules, or a token endpoint."""
     errors: dict[str, list[str]] = {}
     for option, value in originals.items():
         # The settings pass through Spark options, which ignore case.
         client, override, name = option.partition(".override.")
         name = name.lower()
         if not override or client not in CLIENTS:
+            continue
+        if name == TOKEN_URL:
+            # The worker would send the content of a file, or the response of an internal server, to
+            # the brokers of the connector.
+            errors[option] = [
+                f"Invalid value for configuration {option}: only the worker's settings may name a token endpoint"
+            ]
             continue
         # Deprecated names (`serializer.class`) are not in the tables.
         if name not in CLASS_SETTINGS and not name.endswith((".class", ".classes")):

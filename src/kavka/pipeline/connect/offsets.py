@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
@@ -20,9 +20,7 @@ from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.tasks import Worker, checkpoint_of
 from kavka.pipeline.spark.cluster import admin_settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from kavka.pipeline.spark.files import HadoopPath
 
 Entries = list[tuple[dict[str, Any], dict[str, Any] | None]]
 """(partition, offset). An offset of None deletes the offset of the partition."""
@@ -162,36 +160,23 @@ def _sink_offset(offset: Mapping[str, Any]) -> int:
 # --- Spark's checkpoints, on any file system that Spark supports
 
 
-def _hadoop_path(spark: SparkSession, text: str) -> tuple[Any, Any]:
-    """Returns (the Hadoop file system of the path, the Hadoop path)."""
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(text)
-    return path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), path
+def _checkpoint(worker: Worker, name: str) -> HadoopPath:
+    return HadoopPath(f"{checkpoint_of(worker.checkpoints, name)}/query", worker.spark)
 
 
 def _remove_checkpoint(worker: Worker, name: str) -> None:
-    file_system, path = _hadoop_path(worker.spark(), f"{checkpoint_of(worker.checkpoints, name)}/query")
-    file_system.delete(path, True)
+    _checkpoint(worker, name).delete()
 
 
 def _checkpoint_offsets(worker: Worker, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Returns the offsets of the last committed batch. The batch's file in the folder `offsets` has
     a line for each source, from the third line on."""
-    spark = worker.spark()
-    folder = f"{checkpoint_of(worker.checkpoints, name)}/query"
-    file_system, commits = _hadoop_path(spark, f"{folder}/commits")
-    if not file_system.exists(commits):
-        return []
-    names = [str(status.getPath().getName()) for status in file_system.listStatus(commits)]
-    last_batch = max((int(name) for name in names if name.isdigit()), default=-1)
-    file_system, offsets = _hadoop_path(spark, f"{folder}/offsets/{last_batch}")
-    if last_batch < 0 or not file_system.exists(offsets):
-        return []
-    stream = file_system.open(offsets)
+    folder = _checkpoint(worker, name)
     try:
-        text = bytes(spark.sparkContext._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()  # type: ignore[union-attr]
-    finally:
-        stream.close()
+        last_batch = max((int(file.name) for file in (folder / "commits").iterdir() if file.name.isdigit()), default=-1)
+        text = (folder / "offsets" / str(last_batch)).read_text()
+    except FileNotFoundError:
+        return []
     entries = []
     for number, line in enumerate(line for line in text.splitlines()[2:] if line and line != "-"):
         try:

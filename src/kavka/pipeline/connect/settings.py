@@ -190,7 +190,9 @@ DISTRIBUTED = (
 )  # fmt: skip
 
 # Prefixes of a worker's settings that apply to clients of the cluster.
-_CLIENT_PREFIXES = ("security.", "ssl.", "sasl.", "client.dns", "request.timeout", "retry.backoff", "reconnect.")
+_CLIENT_PREFIXES = (
+    "security.", "ssl.", "sasl.", "enable.ssl.", "client.dns", "request.timeout", "retry.backoff", "reconnect.",
+)  # fmt: skip
 
 
 def seconds(text: str | None) -> float | None:

@@ -29,10 +29,10 @@ class Flow:
 
     source: str
     target: str
-    consumer: Mapping[str, str]
-    producer: Mapping[str, str]
-    source_admin: Mapping[str, str]
-    target_admin: Mapping[str, str]
+    consumer: Mapping[str, str] = field(repr=False)
+    producer: Mapping[str, str] = field(repr=False)
+    source_admin: Mapping[str, str] = field(repr=False)
+    target_admin: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] = (".*",)
     topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
     groups: tuple[str, ...] = (".*",)

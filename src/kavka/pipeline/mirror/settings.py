@@ -1,4 +1,4 @@
-"""Converts MirrorMaker's configuration to flows. No I/O.
+"""Converts MirrorMaker's configuration to flows. No I/O, except that of configuration providers.
 
 The configuration of MirrorMaker 2 lists the clusters (`clusters = A, B`). It has connection
 settings for each cluster (`A.bootstrap.servers`) and settings for each pair of clusters
@@ -17,8 +17,11 @@ from itertools import permutations
 from typing import Any
 
 from kavka.client.admin_config import ADMIN_CONFIGS
+from kavka.client.config import supported_settings
 from kavka.client.consumer_config import CONSUMER_CONFIGS
 from kavka.client.producer_config import PRODUCER_CONFIGS
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.providers import NAMES, Providers
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.policy import DEFAULT, Policy, patterns
 from kavka.pipeline.spark.errors import OptionError
@@ -86,7 +89,7 @@ _ONLY: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("key.converter", "value.converter", "header.converter"), frozenset({"ByteArrayConverter", _BYTES})
     ),
-    **dict.fromkeys(("config.providers", "transforms", "predicates"), frozenset()),
+    **dict.fromkeys(("transforms", "predicates"), frozenset()),
 }
 _NO_CONNECT = "the mirror does not run in Kafka Connect"
 # Settings of MirrorMaker and of its Connect workers that have no effect here, and the reason.
@@ -108,9 +111,14 @@ _WITHOUT_EFFECT: dict[str, str] = {
 _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin": ADMIN_CONFIGS}
 
 
+_SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.")
+
+
 def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> list[Flow]:
     """Return the flows of all pairs that are enabled or write heartbeats. If `only_targets` is not
-    empty, only the flows to these targets. Raises OptionError if a setting is invalid."""
+    empty, only the flows to these targets. Placeholders of `config.providers` are replaced by their
+    values. Raises OptionError if a setting is invalid."""
+    settings = _resolved(settings)
     clusters = patterns(settings.get("clusters", ""))
     if not clusters:
         raise OptionError('the setting "clusters" is missing')
@@ -133,6 +141,22 @@ def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> l
     _reject_loops([flow for flow in flows if flow.enabled])
     targets = set(only_targets)
     return [_with_others(flow, flows) for flow in flows if not targets or flow.target in targets]
+
+
+def _resolved(settings: Mapping[str, str]) -> dict[str, str]:
+    """Replace placeholders like `${file:/etc/secrets:password}`, and hide the values in the log."""
+    if not settings.get(NAMES):
+        return dict(settings)
+    try:
+        providers = Providers.of(settings)
+        resolved = providers.resolve(settings, "The settings of the mirror")
+    except ConfigErrors as error:
+        raise OptionError("; ".join(message for messages in error.errors.values() for message in messages)) from None
+    except ConnectError as error:
+        raise OptionError(str(error)) from None
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(providers.secrets)
+    return resolved
 
 
 def simple_flow(
@@ -242,7 +266,8 @@ def _check(flow: Flow) -> None:
 
 def _client(settings: Mapping[str, str], cluster: str, pair: str, side: str, kind: str) -> dict[str, str]:
     table = _CLIENTS[kind]
-    client: dict[str, str] = {}
+    # As in MirrorMaker, settings of security without a prefix apply to all clusters.
+    client: dict[str, str] = {name: value for name, value in settings.items() if name.startswith(_SECURITY)}
     for prefix in (
         f"{kind}.", f"{side}.{kind}.", f"{cluster}.", f"{cluster}.{kind}.", f"{pair}{kind}.", f"{pair}{side}.{kind}.",
     ):  # fmt: skip
@@ -253,7 +278,7 @@ def _client(settings: Mapping[str, str], cluster: str, pair: str, side: str, kin
 
 
 def _supported_settings(settings: Mapping[str, str], table: Any) -> dict[str, str]:
-    return {name: value.strip() for name, value in settings.items() if table.get(name) is not None}
+    return {name: value.strip() for name, value in supported_settings(settings, table).items()}
 
 
 def _consumer(settings: Mapping[str, str]) -> dict[str, str]:
@@ -340,7 +365,7 @@ def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> No
     pairs = [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     factors = {f"{topic}.topic.replication.factor" for topic in _FACTORS}
     names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, "enabled", *factors}
-    clients = ("consumer.", "producer.", "admin.", "source.", "target.")
+    clients = ("consumer.", "producer.", "admin.", "source.", "target.", "config.providers", *_SECURITY)
     for full_name in sorted(settings):
         name = next((full_name[len(pair) :] for pair in pairs if full_name.startswith(pair)), full_name)
         is_of_cluster = name == full_name and any(full_name.startswith(f"{cluster}.") for cluster in clusters)

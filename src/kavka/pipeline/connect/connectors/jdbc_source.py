@@ -24,6 +24,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
 from kavka.pipeline.connect.connectors.jdbc_sql import Moment, Position, Range, is_embedded
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
+from kavka.pipeline.spark.files import HadoopPath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -280,16 +281,14 @@ def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -
     """Stores the rows of a batch in the checkpoint folder and returns the stored rows. A row that
     changes later has a new time and is no longer in the range of the batch. If the batch must be
     written again after a crash, its stored rows are used."""
-    jvm: Any = context.spark._jvm
     name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
-    folder = jvm.org.apache.hadoop.fs.Path(f"{context.checkpoint}/rows")
-    path = jvm.org.apache.hadoop.fs.Path(folder, name)
-    files = folder.getFileSystem(context.spark._jsc.hadoopConfiguration())
-    if not files.exists(jvm.org.apache.hadoop.fs.Path(path, "_SUCCESS")):
-        files.delete(folder, True)
+    folder = HadoopPath(f"{context.checkpoint}/rows", lambda: context.spark)
+    path = folder / name
+    if not (path / "_SUCCESS").exists():
+        folder.delete()
         with database_errors():
-            read().write.mode("overwrite").parquet(str(path.toString()))
-    return context.spark.read.parquet(str(path.toString()))
+            read().write.mode("overwrite").parquet(str(path))
+    return context.spark.read.parquet(str(path))
 
 
 def tables(connection: Connection, config: Mapping[str, Any]) -> list[str]:
