@@ -196,13 +196,6 @@ def test_configs_changes_and_prints_group_settings_as_kafkas_tool(both43: SideBy
     both.assert_same_output("configs", "--describe", *group)
 
 
-def test_user_settings_are_rejected_with_a_message(both39: SideBySide) -> None:
-    servers = both39.cluster.bootstrap_servers
-    described = run_kavka("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
-    assert described.code == 1
-    assert "not supported yet" in described.err
-
-
 class Member:
     """A consumer that polls until it is closed."""
 

@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
-# Tools that start servers on default ports. test_start_stop, test_cluster_tool,
-# test_zookeeper_tools, test_streams_demo, test_mirror_tool, test_connect and test_console cover
-# them.
+# Tools that start servers on default ports or write to folders of the system. test_start_stop,
+# test_cluster_tool, test_zookeeper_tools, test_streams_demo, test_mirror_tool, test_connect,
+# test_console and test_security_init cover them.
 EXCLUDED = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
-    "connect-standalone", "connect-distributed", "console",
+    "connect-standalone", "connect-distributed", "console", "security",
 }  # fmt: skip
 # Tools that run until they are stopped, and parts of their first lines.
 ENDLESS = {
@@ -36,6 +36,8 @@ ENDLESS = {
     "verifiable-consumer": '"name":"startup_complete"',
     "replica-verification": "verification process is started",
 }
+# All clients are super users.
+AUTHORIZER = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
 REPLACEMENTS = {"5000000": "1000", "--max-messages 100": "--max-messages 10"}
 
 
@@ -114,7 +116,7 @@ def environment(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> I
     folder = tmp_path_factory.mktemp("examples")
     zookeeper = ZooKeeper(folder / "zookeeper")
     try:
-        with KavkaCluster(folder / "brokers", zookeeper) as cluster:
+        with KavkaCluster(folder / "brokers", zookeeper, overrides=AUTHORIZER) as cluster:
             environment = Environment(folder, cluster, zookeeper)
             with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
                 environment.prepare(admin)

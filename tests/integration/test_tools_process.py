@@ -119,7 +119,8 @@ def test_an_unreachable_broker_is_reported_in_one_line_after_the_timeout() -> No
     failed = script("kafka-topics.sh", "--list", "--bootstrap-server", address, "--timeout", "1000")
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert failed.stderr == f"Error while executing topic command : no broker was reachable at {address} within 1 s\n"
+    message = f"Error while executing topic command : no broker was reachable at {address} within 1 s: no connection to"
+    assert failed.stderr.startswith(message)
     assert time.monotonic() - start_time < 30
 
 

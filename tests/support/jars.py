@@ -47,6 +47,11 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "kafka-streams-test-utils", "3.9.1"),
         ("org.slf4j", "slf4j-nop", "1.7.36"),
     ),
+    "streams-4.3.0": (
+        ("org.apache.kafka", "kafka-streams", "4.3.0"),
+        ("org.apache.kafka", "kafka-streams-test-utils", "4.3.0"),
+        ("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
     "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
 }
 # Class paths that only single tests use. `main` does not resolve them.
@@ -63,7 +68,19 @@ RARE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
+    # Spark 4.3 has Hadoop 3.5.0. Of the AWS SDK these modules are enough; its bundle has 686 MB.
+    "hadoop-aws-3.5.0": (
+        ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
+        ("software.amazon.awssdk", "s3", "2.35.4"),
+        ("software.amazon.awssdk", "s3-transfer-manager", "2.35.4"),
+        ("software.amazon.awssdk", "sts", "2.35.4"),
+    ),
+    "s3proxy-3.3.0": (
+        ("org.gaul", "s3proxy", "3.3.0"),
+        ("com.fasterxml.jackson.core", "jackson-annotations", "2.22"),
+    ),
 }
+_EXCLUDED = {"hadoop-aws": ("software.amazon.awssdk", "bundle")}
 
 
 class JavaMissing(RuntimeError):
@@ -113,7 +130,8 @@ def _resolve(name: str, artifacts: tuple[Coordinates, ...], cached: Path) -> str
     folder = CACHE / name
     folder.mkdir(exist_ok=True)
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"{_exclusions(artifact)}</dependency>"
         for group, artifact, version in artifacts
     )
     (folder / "pom.xml").write_text(
@@ -135,6 +153,14 @@ def _resolve(name: str, artifacts: tuple[Coordinates, ...], cached: Path) -> str
     temporary.write_text(text + "\n")
     temporary.replace(cached)
     return text
+
+
+def _exclusions(artifact: str) -> str:
+    if artifact not in _EXCLUDED:
+        return ""
+    group, excluded = _EXCLUDED[artifact]
+    exclusion = f"<groupId>{group}</groupId><artifactId>{excluded}</artifactId>"
+    return f"<exclusions><exclusion>{exclusion}</exclusion></exclusions>"
 
 
 def main() -> int:

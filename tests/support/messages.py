@@ -7,15 +7,20 @@ from struct import Struct
 from typing import Any
 
 from kavka.protocol.api_keys import APIS, ApiKey
+from kavka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kavka.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 _SIZE = Struct(">i")
 _HEAD = Struct(">hhih")
 
 
 class Messages:
-    def __init__(self, address: tuple[str, int], timeout: float = 20.0, client_id: str = "test") -> None:
+    def __init__(
+        self, address: tuple[str, int], timeout: float = 20.0, client_id: str = "test", source: str = ""
+    ) -> None:
+        """With `source` the client connects from that address."""
         self._client_id = client_id.encode()
-        self._socket = socket.create_connection(address, timeout)
+        self._socket = socket.create_connection(address, timeout, (source, 0) if source else None)
         self._correlation = 0
 
     def call(self, request: Any, version: int) -> Any:
@@ -36,6 +41,12 @@ class Messages:
         response, end = info.response_class().decode(memoryview(data), start, version)
         assert end == len(data), f"{len(data) - end} bytes follow the response"
         return response
+
+    def log_in(self, username: str, password: str) -> None:
+        """Authenticate by SASL with the mechanism PLAIN."""
+        assert self.call(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
+        token = f"\0{username}\0{password}".encode()
+        assert self.call(SaslAuthenticateRequest(auth_bytes=token), 0).error_code == 0
 
     def _receive(self, size: int) -> bytes:
         data = b""

@@ -98,8 +98,8 @@ class Wire:
             raise AssertionError(f"correlation id {correlation}, {self._correlation} was sent")
         return reader
 
-    def call(self, key: int, version: int, body: bytes) -> Reader:
-        self.send_request(key, version, body)
+    def call(self, key: int, version: int, body: bytes, client_id: str | None = "wire") -> Reader:
+        self.send_request(key, version, body, client_id)
         return self.receive()
 
     def expect_correlation(self, correlation: int) -> None:
