@@ -17,7 +17,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast check audit compile bench demo chaos fuzz gen docs clean
+.PHONY: help setup run test test-fast test-matrix check audit compile bench demo chaos fuzz gen docs clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092 with data in ./kavka-data and the console on'
@@ -25,6 +25,7 @@ help:
 	@echo 'make setup      install everything for development into $(VENV)'
 	@echo 'make test       all checks and all tests'
 	@echo 'make test-fast  the tests that are fast and need no Java'
+	@echo 'make test-matrix  every combination of versions and settings of which make test runs a sample'
 	@echo 'make check      ruff, mypy, layers, language, generated code'
 	@echo 'make audit      look up known vulnerabilities of the dependencies'
 	@echo 'make compile    compile the hot modules of the clients in place (repeat after each change)'
@@ -58,12 +59,16 @@ test: check
 	@$(PY) -m tests.support.jars || test "$$CI" != true
 	@$(PY) -m tests.support.postgres || test "$$CI" != true
 	$(PY) -m pytest --numprocesses auto tests/unit
-	$(PY) -m tests.support.retry --numprocesses 2 --dist loadfile tests/integration
+	$(PY) -m tests.support.retry --numprocesses 2 --dist loadfile -m 'not matrix' tests/integration
 	KAVKA_FORM=compiled $(PY) -m tests.support.retry tests/unit/client tests/integration/test_our_producer.py \
 		tests/integration/test_our_consumer.py
 
 test-fast: $(DEV)
-	$(PY) -m pytest --numprocesses auto -m 'not slow and not java' tests
+	$(PY) -m pytest --numprocesses auto -m 'not slow and not java and not matrix' tests
+
+test-matrix: $(DEV)
+	@$(PY) -m tests.support.jars || test "$$CI" != true
+	KAVKA_TEST_TARGET=kavka,apache $(PY) -m tests.support.retry --numprocesses 2 --dist loadfile -m matrix tests
 
 check: $(DEV)
 	$(PY) -m ruff check .
