@@ -98,11 +98,12 @@ class Runs:
         temporary = self._folder / f"tmp{number}"
         temporary.mkdir()
         process = ManagedProcess(
-            [*KAVKA, "pipeline", "run", str(job), "--master", master, "--archive", "environment.tar.gz",
-             "--bootstrap-server", self._target.bootstrap_servers, "--config", f"state.dir={self._s3.root}/state",
+            [*KAVKA, "pipeline", "run", str(job), "--master", master,
+             "--archive", str(job.parent / "environment.tar.gz"), "--bootstrap-server", self._target.bootstrap_servers,
+             "--config", f"state.dir={self._s3.root}/state",
              *(f"--conf={name}={value}" for name, value in spark.items()), *options],
             log=self._folder / f"driver{number}.log",
-            cwd=job.parent,
+            cwd=temporary,
             env={"SOURCE": self.topic, "PARTS": self._parts, "KAVKA_PIPELINE_DIR": str(self._folder / f"notes{number}"),
                  "TMPDIR": str(temporary)},
         )  # fmt: skip
@@ -201,6 +202,7 @@ def test_a_job_runs_on_workers_that_share_nothing_but_the_object_store(
     # Python's processes on the workers have their state in the folders of their executors.
     tasks = [str(path) for path in shared_cluster.folder.rglob("task-*")]
     assert tasks and all("-tmpdir/" in path for path in tasks), tasks
+    assert list(shared_cluster.folder.rglob("steps.py")), "the driver has sent the module of the job to the workers"
     assert driver.stop(timeout=120) == 0, driver.log_tail()
 
 

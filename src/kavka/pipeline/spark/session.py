@@ -24,6 +24,7 @@ from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.packing import ARCHIVE_FOLDER
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -65,8 +66,8 @@ def build_session(
     level = os.environ.get("KAVKA_SPARK_LOG_LEVEL") or log_level
     if level:
         session.sparkContext.setLogLevel(level)
-    for file in py_files:
-        session.sparkContext.addPyFile(file)
+    if py_files:
+        _add_modules(session.sparkContext, py_files)
     return session
 
 
@@ -121,6 +122,16 @@ def _add_archives(settings: dict[str, str], error: type[Exception]) -> None:
     paths, names = zip(*(archive.split("#", 1) for archive in named), strict=True)
     settings[_ARCHIVES] = ",".join(f"{path}#{name}" for path, name in zip(_copies(paths, error), names, strict=True))
     settings[_PYTHON_PATH] = os.pathsep.join([*names, *filter(None, [settings.get(_PYTHON_PATH)])])
+
+
+def _add_modules(context: SparkContext, files: Iterable[str]) -> None:
+    """Send modules to the executors. Spark also runs Python on the driver, to plan sources and
+    states, and does not give these processes the files: they need the module path."""
+    path = [context.environment.get("PYTHONPATH", "")]
+    for file in files:
+        context.addPyFile(file)
+        path.append(str(Path(file).parent) if file.endswith(".py") else file)
+    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
 
 def _copies(files: Iterable[str], error: type[Exception]) -> list[str]:
