@@ -68,8 +68,8 @@ def test_repartition_topics_take_the_number_of_the_topics_that_they_meet() -> No
 
 def test_repartition_topics_that_meet_take_the_largest_number_of_what_feeds_them() -> None:
     builder = StreamsBuilder()
-    one, two = (builder.stream(name).group_by(lambda key, value: value, Grouped.as_(name)) for name in "ab")
-    one.cogroup(append).cogroup(two, append).aggregate(str, Materialized.as_("both"))
+    left, right = (builder.stream(name).group_by(lambda key, value: value, Grouped.as_(name)) for name in "ab")
+    left.cogroup(append).cogroup(right, append).aggregate(str, Materialized.as_("both"))
     counts = check(builder.build(), a=3, b=2)
     assert [count for name, count in counts.items() if name.endswith("-repartition")] == [3, 3]
 
@@ -91,8 +91,8 @@ def test_a_foreign_key_needs_no_tables_with_as_many_partitions() -> None:
     left, right = builder.table("a"), builder.table("b")
     left.join(right, str.upper, pair, TableJoined.as_("enrich")).to_stream().to("out")
     counts = check(builder.build(), a=3, b=2)
-    asked, answered = "enrich-subscription-registration-topic", "enrich-subscription-response-topic"
-    assert (counts[asked], counts[answered]) == (2, 3)
+    subscriptions, responses = "enrich-subscription-registration-topic", "enrich-subscription-response-topic"
+    assert (counts[subscriptions], counts[responses]) == (2, 3)
 
 
 class Remembering:

@@ -1,5 +1,5 @@
-"""What the comparison with Kafka's driver does not show: state taken up again, caches, handlers,
-what is refused."""
+"""Behaviour that the comparison with Kafka's driver does not cover: restored state, caches,
+handlers, invalid topologies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Restarted(TopologyTestDriver):
         global_stores: dict[str, Any] = {}
         for tasks in (self._globals, self._tasks):
             for index, old in enumerate(tasks):
-                sub = next(one for one in topology.subtopologies() if f"{one.id}_0" == old.task_id)
+                sub = next(sub for sub in topology.subtopologies() if f"{sub.id}_0" == old.task_id)
                 state = self.states.get(old.task_id)
                 if state is None:
                     state = self.states[old.task_id] = LocalState(self.folder / old.task_id)
@@ -92,7 +92,7 @@ class Restarted(TopologyTestDriver):
 @pytest.mark.parametrize("name", streams_cases.CASES)
 def test_restarted_tasks_continue_from_their_committed_state(name: str, tmp_path: Path) -> None:
     topology = streams_cases.topology_of(name)
-    found = []
+    results = []
     with Restarted(topology, {"cache.max.bytes.buffering": 0}) as driver:
         driver.folder = tmp_path
         for number, (topic, key, value, timestamp) in enumerate(streams_cases.RECORDS):
@@ -100,17 +100,17 @@ def test_restarted_tasks_continue_from_their_committed_state(name: str, tmp_path
                 driver.restart(topology)
             if name == "pattern" or topic in driver.source_topics():
                 driver.create_input_topic(topic).pipe_input(key, value, timestamp)
-        for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
+        for topic in sorted(topic for topic in driver.producer_topics() if topic.startswith("out")):
             for record in driver.create_output_topic(topic).read_records_to_list():
                 value = "null" if record.value is None else record.value
-                found.append(f"{topic} {record.key} {value} {record.timestamp}")
-    assert found == streams_cases.driven(name)
+                results.append(f"{topic} {record.key} {value} {record.timestamp}")
+    assert results == streams_cases.driven(name)
 
 
 def test_a_foreign_keys_topics_have_the_partitions_of_those_they_are_read_with() -> None:
     builder = StreamsBuilder()
     orders, customers = builder.table("orders"), builder.table("customers")
-    orders.join(customers, lambda order: order, lambda one, two: one, Named.as_("j")).to_stream().to("out")
+    orders.join(customers, lambda order: order, lambda order, customer: order, Named.as_("j")).to_stream().to("out")
     plan = make_plan(builder.build(), {"orders": 3, "customers": 2}, 2)
     assert plan.partitions["j-subscription-registration-topic"] == 2
     assert plan.partitions["j-subscription-response-topic"] == 3
@@ -125,8 +125,8 @@ def test_a_table_is_joined_with_itself_by_a_foreign_key() -> None:
     with TopologyTestDriver(builder.build()) as driver:
         source = driver.create_input_topic("people")
         source.pipe_key_value_list([("ann", "bob"), ("bob", "cat"), ("bob", "dan")])
-        told = driver.create_output_topic("out").read_key_values_to_list()
-        assert told == [("ann", "bob under cat"), ("ann", "bob under dan"), ("bob", None)]
+        results = driver.create_output_topic("out").read_key_values_to_list()
+        assert results == [("ann", "bob under cat"), ("ann", "bob under dan"), ("bob", None)]
 
 
 def test_the_foreign_key_may_be_of_the_key_too_and_of_other_types() -> None:
@@ -143,14 +143,15 @@ def test_the_foreign_key_may_be_of_the_key_too_and_of_other_types() -> None:
         driver.create_input_topic("customers", Serdes.Long(), Serdes.String()).pipe_input(5, "ada")
         source = driver.create_input_topic("orders", Serdes.Integer(), Serdes.Json())
         source.pipe_key_value_list([(1, {"c": 5, "n": 1}), (2, {"n": 2}), (1, {"n": 3}), (1, None)])
-        told = driver.create_output_topic("out", Serdes.Integer(), Serdes.Json()).read_key_values_to_list()
-        assert told == [(1, [1, "ada"]), (2, [2, None]), (1, [3, None]), (1, None)]
+        results = driver.create_output_topic("out", Serdes.Integer(), Serdes.Json()).read_key_values_to_list()
+        assert results == [(1, [1, "ada"]), (2, [2, None]), (1, [3, None]), (1, None)]
 
 
-def test_streams_that_are_grouped_together_tell_a_key_once_with_a_cache() -> None:
+def test_cogrouped_streams_forward_a_key_once_with_a_cache() -> None:
     builder = StreamsBuilder()
-    one, two = builder.stream("a").group_by_key(), builder.stream("b").group_by_key()
-    table = one.cogroup(lambda k, v, total: total + v).cogroup(two, lambda k, v, total: total + "/" + v).aggregate(str)
+    left, right = builder.stream("a").group_by_key(), builder.stream("b").group_by_key()
+    cogrouped = left.cogroup(lambda k, v, total: total + v).cogroup(right, lambda k, v, total: f"{total}/{v}")
+    table = cogrouped.aggregate(str)
     table.to_stream().to("out")
     task = Task(builder.topology, builder.topology.subtopologies()[0], settings_of({"application.id": "x"}, False),
                 sent := Sent(), lambda: 0, caching=True)  # fmt: skip
@@ -174,7 +175,7 @@ class Sent:
         return 1
 
 
-def test_a_versioned_store_knows_what_was() -> None:
+def test_a_versioned_store_returns_earlier_versions() -> None:
     builder = Stores.versioned_key_value_store_builder(
         Stores.persistent_versioned_key_value_store("v", 100), Serdes.String(), Serdes.String()
     )
@@ -189,7 +190,7 @@ def test_a_versioned_store_knows_what_was() -> None:
     assert (store.get("k", 35), store.get("k", 29)) == (None, ("b", 20, 30))
     assert store.put("k", "e", 150) == store.LATEST
     assert store.put("k", "late", 49) == store.NOT_PUT
-    # What ended before the history begins is gone, also from what is kept of it.
+    # Versions that ended before the history begins are removed, also from the entries.
     assert [key[-1] for key, _ in store.entries()] == [40, 150]
     assert store.get("k", 60) == ("d", 40, 150)
     assert store.get("k", 45) is None
@@ -198,33 +199,33 @@ def test_a_versioned_store_knows_what_was() -> None:
     assert [key for key, _ in store.entries()] == [b"other" + (300).to_bytes(8)]
 
 
-def test_a_production_handler_is_asked_about_what_cannot_be_written() -> None:
+def test_a_production_handler_is_called_for_records_that_cannot_be_written() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     large = {"max.request.size": 1000}
     with TopologyTestDriver(builder.build(), large) as driver, pytest.raises(StreamsException, match="larger than max"):
         driver.create_input_topic("in").pipe_input("a", "x" * 1000)
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def handler(context: ErrorHandlerContext, record: Any, error: Exception) -> str:
-        asked.append((context.topic, record.topic, record.key, str(error)))
+        calls.append((context.topic, record.topic, record.key, str(error)))
         return "CONTINUE"
 
     with TopologyTestDriver(builder.build(), {**large, "production.exception.handler": handler}) as driver:
         driver.create_input_topic("in").pipe_key_value_list([("a", "x" * 1000), ("b", "x")])
         assert driver.create_output_topic("out").read_key_values_to_list() == [("b", "x")]
-    assert asked == [("in", "out", b"a", "the record is larger than max.request.size (1000 bytes)")]
+    assert calls == [("in", "out", b"a", "the record is larger than max.request.size (1000 bytes)")]
 
 
-def test_a_processing_handler_is_asked_about_what_fails_and_the_rest_goes_on() -> None:
+def test_a_processing_handler_is_called_for_errors_and_other_records_are_processed() -> None:
     builder = StreamsBuilder()
     source = builder.stream("in")
     source.map_values(int).map_values(str).to("numbers")
     source.to("all")
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def handler(where: ErrorHandlerContext, record: Any, error: Exception) -> str:
-        asked.append((where.processor_node_id, where.task_id, where.offset, record.value))
+        calls.append((where.processor_node_id, where.task_id, where.offset, record.value))
         return "FAIL" if record.value == "fatal" else "CONTINUE"
 
     with TopologyTestDriver(builder.build(), {"processing.exception.handler": handler}) as driver:
@@ -235,10 +236,10 @@ def test_a_processing_handler_is_asked_about_what_fails_and_the_rest_goes_on() -
         with pytest.raises(StreamsException, match="KSTREAM-MAPVALUES-0000000001: ValueError: invalid literal"):
             source_topic.pipe_input("d", "fatal")
     node = "KSTREAM-MAPVALUES-0000000001"
-    assert asked == [(node, "0_0", 1, "no number"), (node, "0_0", 3, "fatal")]
+    assert calls == [(node, "0_0", 1, "no number"), (node, "0_0", 3, "fatal")]
 
 
-def test_a_processing_handler_is_asked_about_punctuators() -> None:
+def test_a_processing_handler_is_called_for_errors_of_punctuators() -> None:
     class Failing:
         def init(self, context: Any) -> None:
             context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.fail)
@@ -250,15 +251,15 @@ def test_a_processing_handler_is_asked_about_punctuators() -> None:
 
     builder = StreamsBuilder()
     builder.stream("in").process(Failing)
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def handler(where: ErrorHandlerContext, record: Any, error: Exception) -> str:
-        asked.append((where.processor_node_id, where.topic, record, str(error)))
+        calls.append((where.processor_node_id, where.topic, record, str(error)))
         return "CONTINUE"
 
     with TopologyTestDriver(builder.build(), {"processing.exception.handler": handler}) as driver:
         driver.advance_wall_clock_time(10)
-    assert asked == [("KSTREAM-PROCESSOR-0000000001", None, None, "no")]
+    assert calls == [("KSTREAM-PROCESSOR-0000000001", None, None, "no")]
     with TopologyTestDriver(builder.build()) as driver, pytest.raises(ValueError, match="no"):
         driver.advance_wall_clock_time(10)
 
@@ -293,11 +294,11 @@ def test_new_topics_of_a_pattern_do_not_change_the_layout() -> None:
     assert layout["patterns"] == {"KSTREAM-SOURCE-0000000000": 2}
 
 
-def test_what_is_left_in_the_applications_own_topics_is_not_read_by_another_life_of_it() -> None:
+def test_an_application_without_state_skips_old_records_of_repartition_topics() -> None:
     builder = StreamsBuilder()
     builder.table("in").group_by(lambda key, value: (value, key)).count(Materialized.as_("c"))
-    found = policies_of(builder.build(), settings_of({"application.id": "x"}, need_servers=False))
-    assert found == {"in": "earliest", "x-c-repartition": "latest"}
+    policies = policies_of(builder.build(), settings_of({"application.id": "x"}, need_servers=False))
+    assert policies == {"in": "earliest", "x-c-repartition": "latest"}
 
 
 def test_clean_up_forgets_the_state_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -307,10 +308,10 @@ def test_clean_up_forgets_the_state_and_nothing_beside_it(tmp_path: Path) -> Non
     for name in ("mine", "other"):
         (tmp_path / name / "checkpoint").mkdir(parents=True)
     KafkaStreams(builder.build(), config).clean_up()
-    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
+def test_an_invalid_topology_is_refused_when_it_is_built() -> None:
     builder = StreamsBuilder()
     stream, table = builder.stream("a"), builder.table("b")
     history = Stores.persistent_versioned_key_value_store("v", 100)
@@ -336,7 +337,7 @@ def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
 
 def test_an_expression_says_what_it_cannot_do_when_it_is_made() -> None:
     key, value = col("key"), col("value")
-    for make, told in (
+    for make, message in (
         (lambda: col("offset"), "the columns key, value and timestamp, not 'offset'"),
         (lambda: value + 1, "concat takes text and text, not text and an integer"),
         (lambda: value == 1, "eq cannot combine text and an integer"),
@@ -351,7 +352,7 @@ def test_an_expression_says_what_it_cannot_do_when_it_is_made() -> None:
         (lambda: value.split(""), "separator of split is empty"),
         (lambda: StreamsBuilder().stream("in").flat_map_values(value.lower()), "flat_map_values needs a list"),
     ):
-        with pytest.raises(TopologyException, match=told):
+        with pytest.raises(TopologyException, match=message):
             make()
     with pytest.raises(TypeError, match=r"col\('value'\) must be text, not int"):
         value.lower()("k", 5)
@@ -436,13 +437,13 @@ def planned(name: str) -> str:
 
 
 def test_plans_are_as_they_were() -> None:
-    """State in checkpoints depends on the tasks in golden/streams-plans.txt: a change of those is
-    one that users must hear of. How nodes run may change."""
-    found = "\n".join(planned(name) for name in streams_cases.CASES) + "\n"
-    assert found == (Path(__file__).resolve().parents[3] / "golden" / "streams-plans.txt").read_text()
+    """State in checkpoints depends on the tasks in golden/streams-plans.txt: a change of those
+    must be announced to users. How nodes run may change."""
+    plans = "\n".join(planned(name) for name in streams_cases.CASES) + "\n"
+    assert plans == (Path(__file__).resolve().parents[3] / "golden" / "streams-plans.txt").read_text()
 
 
-def test_final_results_are_told_also_when_time_jumps_past_the_retention() -> None:
+def test_final_results_are_forwarded_also_when_time_jumps_past_the_retention() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in").group_by_key()
     windows = grouped.windowed_by(TimeWindows.of_size_with_no_grace(10)).emit_strategy(EmitStrategy.on_window_close())

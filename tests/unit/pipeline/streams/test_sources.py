@@ -39,10 +39,10 @@ class Group:
         return {name: SimpleNamespace(name=name, partitions=partitions) for name in names}
 
     def list_offsets(
-        self, asked: Mapping[TopicPartition, Any], *, isolation_level: str = "read_uncommitted", timeout: float = 0
+        self, specs: Mapping[TopicPartition, Any], *, isolation_level: str = "read_uncommitted", timeout: float = 0
     ) -> dict[TopicPartition, Any]:
         end = 40 if isolation_level == "read_committed" else 50
-        return {tp: SimpleNamespace(offset=10 if one.timestamp == -2 else end) for tp, one in asked.items()}
+        return {tp: SimpleNamespace(offset=10 if spec.timestamp == -2 else end) for tp, spec in specs.items()}
 
 
 def topology() -> Topology:
@@ -52,33 +52,33 @@ def topology() -> Topology:
     return builder.build()
 
 
-def found(committed: Mapping[TopicPartition, OffsetAndMetadata | None], **config: Any) -> dict[TopicPartition, int]:
+def begin(committed: Mapping[TopicPartition, OffsetAndMetadata | None], **config: Any) -> dict[TopicPartition, int]:
     settings = settings_of({"application.id": "app", "bootstrap.servers": "x:1", **config})
     admin: Any = Group(committed)
     return set_by_others(admin, topology(), settings)
 
 
 def test_an_application_begins_where_others_have_set_its_group_and_not_where_it_was_itself() -> None:
-    assert found({A0: OffsetAndMetadata(20), A1: OffsetAndMetadata(30, DONE_BY_JOB)}) == {A0: 20}
-    assert found({A0: OffsetAndMetadata(20, "of Kafka Streams"), A1: None}) == {A0: 20}
-    assert found({}) == {}
+    assert begin({A0: OffsetAndMetadata(20), A1: OffsetAndMetadata(30, DONE_BY_JOB)}) == {A0: 20}
+    assert begin({A0: OffsetAndMetadata(20, "of Kafka Streams"), A1: None}) == {A0: 20}
+    assert begin({}) == {}
 
 
-def test_what_is_not_there_is_as_good_as_not_set() -> None:
-    assert found({A0: OffsetAndMetadata(9), A1: OffsetAndMetadata(51)}) == {}
-    assert found({A0: OffsetAndMetadata(10), A1: OffsetAndMetadata(50)}) == {A0: 10, A1: 50}
+def test_offsets_outside_the_log_are_ignored() -> None:
+    assert begin({A0: OffsetAndMetadata(9), A1: OffsetAndMetadata(51)}) == {}
+    assert begin({A0: OffsetAndMetadata(10), A1: OffsetAndMetadata(50)}) == {A0: 10, A1: 50}
 
 
-def test_of_what_is_committed_alone_nothing_is_read_past_an_open_transaction() -> None:
+def test_read_committed_starts_no_later_than_the_first_open_transaction() -> None:
     exactly = {"processing.guarantee": "exactly_once_v2"}
-    assert found({A0: OffsetAndMetadata(50), A1: OffsetAndMetadata(20)}, **exactly) == {A0: 40, A1: 20}
-    assert found({A0: OffsetAndMetadata(51)}, **exactly) == {}
+    assert begin({A0: OffsetAndMetadata(50), A1: OffsetAndMetadata(20)}, **exactly) == {A0: 40, A1: 20}
+    assert begin({A0: OffsetAndMetadata(51)}, **exactly) == {}
 
 
 def test_global_tables_and_the_applications_own_topics_do_not_begin_by_the_group() -> None:
     own = next(iter(topology().internal_topics))
     others = {B0: 20, TopicPartition(f"app-{own}", 0): 20, TopicPartition("elsewhere", 0): 20}
-    assert found({tp: OffsetAndMetadata(at) for tp, at in others.items()}) == {}
+    assert begin({tp: OffsetAndMetadata(at) for tp, at in others.items()}) == {}
 
 
 def test_partitions_that_are_not_set_begin_as_their_topics_do() -> None:
@@ -90,16 +90,16 @@ def test_partitions_that_are_not_set_begin_as_their_topics_do() -> None:
 
 
 class Cluster:
-    """In place of the source's: the topic a with one partition, that ends at 5, and what the group
-    is told."""
+    """In place of the source's: the topic a with one partition, which ends at 5, and the offsets
+    that are committed for the group."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.commits: list[Any] = []
         self.topic_ids = {"a": "id"}
-        self.admin = SimpleNamespace(alter_consumer_group_offsets=self._tell)
+        self.admin = SimpleNamespace(alter_consumer_group_offsets=self._commit)
 
-    def _tell(self, group: str, offsets: Any, *, timeout: float) -> None:
-        self.told.append(offsets)
+    def _commit(self, group: str, offsets: Any, *, timeout: float) -> None:
+        self.commits.append(offsets)
 
     def partitions(self) -> list[TopicPartition]:
         return [A0]
@@ -111,7 +111,7 @@ class Cluster:
         return {A0: 5}
 
 
-def test_the_group_hears_of_a_job_only_when_its_first_batch_is_done() -> None:
+def test_a_job_commits_offsets_only_after_its_first_batch() -> None:
     options = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "groupIdCommit": "g"}
     reader = KavkaStreamReader(source_options(options, streaming=True))
     cluster: Any = Cluster()
@@ -121,9 +121,9 @@ def test_the_group_hears_of_a_job_only_when_its_first_batch_is_done() -> None:
     ids = {"a": "id"}
     assert end == {"a": {"0": 5}, "$topicIds": ids, "$initial": {"a": {"0": 2}, "$topicIds": ids}}
     reader.partitions(start, end)
-    assert cluster.told == []
+    assert cluster.commits == []
     reader.latestOffset(end, ReadAllAvailable())
-    assert cluster.told == [{A0: OffsetAndMetadata(5, DONE_BY_JOB)}]
+    assert cluster.commits == [{A0: OffsetAndMetadata(5, DONE_BY_JOB)}]
 
 
 def test_without_a_reset_policy_the_group_must_have_every_partition() -> None:

@@ -70,7 +70,7 @@ class Handle:
 
 
 def started(topology: Topology, folder: Path) -> Plan:
-    """What a start plans, with the files that it leaves."""
+    """The plan of a start, which also writes the layout."""
     plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1))
     plan, layout = fit(topology, plan, read_layout(folder))
     write_layout(folder, layout)
@@ -121,7 +121,7 @@ def two_stores(*order: str) -> Topology:
 
 
 def values(sent: list[Any]) -> list[bytes]:
-    return [one[2] for one in sent]
+    return [record[2] for record in sent]
 
 
 def test_state_belongs_to_the_name_of_a_store_in_whatever_order_stores_are_connected(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_the_log_is_cleaned_while_most_of_it_is_dead(tmp_path: Path) -> None:
     live = 3 * 2 * len(value)
     assert sum(len(segment) for (segment,) in handle.log.values()) < 2 * live + (2 << 20)
     sent = run(topology, plan, handle, tmp_path / "two", [("in", b"k%d" % number, b"a", 2) for number in range(3)])
-    assert [one[2].split(b" ")[0][-2:] for one in sent] == [b"39", b"37", b"38"]
+    assert [record[2].split(b" ")[0][-2:] for record in sent] == [b"39", b"37", b"38"]
 
 
 def test_edits_that_keep_the_stores_keep_the_state(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_edits_that_keep_the_stores_keep_the_state(tmp_path: Path) -> None:
     task = next(task for task in edited.tasks if task.key == plan.tasks[0].key)
     assert [sub.stores for sub in edited.stateful if sub.id == task.sub] == [("counts",)]
     sent = run(second, replace(edited, tasks=(task,)), handle, tmp_path, [("in", b"k", b"b", 2)], "next")
-    assert [(one[0], one[2]) for one in sent] == [("branch", b"b"), ("out", b"3")]
+    assert [(record[0], record[2]) for record in sent] == [("branch", b"b"), ("out", b"3")]
     with pytest.raises(StreamsException, match="it has no store others"):
         started(first, tmp_path)
 
@@ -228,7 +228,7 @@ def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, capl
 
 
 class Evil:
-    """What somebody else might leave in a state."""
+    """An object that another program may leave in a state."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -237,7 +237,7 @@ class Evil:
         return Path.touch, (self._path,)
 
 
-def test_what_a_task_remembers_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
+def test_the_meta_data_of_a_task_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     topology, handle, mark = two_stores("left", "right"), Handle(), tmp_path / "mark"
     plan = started(topology, tmp_path)
     handle.meta.update((pickle.dumps((b"token", 0, (), Evil(mark))),))
@@ -256,7 +256,7 @@ def outer_join(value_serde: Serde | None = None) -> Topology:
     consumed = Consumed.with_(Serdes.String(), value_serde)
     how = StreamJoined.with_(Serdes.String(), value_serde, Serdes.String())
     left, right = builder.stream("in", consumed), builder.stream("other")
-    left.outer_join(right, lambda one, two: f"{one} {two}", windows, how).to("out")
+    left.outer_join(right, lambda left, right: f"{left} {right}", windows, how).to("out")
     return builder.build()
 
 
@@ -284,7 +284,7 @@ def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_
     ]
     sent = run(topology, plan, handle, tmp_path, [("in", b"z", long(3), 100)])
     assert values(sent) == [b"1 None", b"2 None", b"None x"]
-    assert [one[1] for one in sent] == [b"k", b"k", b"q"]
+    assert [record[1] for record in sent] == [b"k", b"k", b"q"]
 
 
 def test_pending_records_of_a_serde_that_makes_bytearrays_are_read(tmp_path: Path) -> None:
