@@ -25,6 +25,7 @@ SAMPLE = {
     ("confluent", "SSL"), ("confluent", "SCRAM-SHA-512"), ("confluent", "OAUTHBEARER"),
     ("kafka_python", "mTLS"), ("kafka_python", "SCRAM-SHA-256"),
     ("aiokafka", "PLAIN"), ("aiokafka", "SCRAM-SHA-256"), ("java", "SCRAM-SHA-512"), ("java", "mTLS"),
+    ("franz_go", "SCRAM-SHA-512"), ("kafkajs", "PLAIN"),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from kavka.security.local_security import LocalSecurity
 from tests.support import jars
 from tests.support.java_client import JavaClient
 from tests.support.missing import skip_loudly
-from tests.support.secure_clients import token_of
+from tests.support.secure_clients import NewToken, token_of
 
 SUPPORT = jars.ROOT / "tests" / "support"
 CACHE = jars.ROOT / ".cache"
@@ -28,14 +28,16 @@ def java(security: LocalSecurity, servers: str, user: str, mechanism: str | None
     assert record["value"] == "java"
 
 
-def _settings(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> str:
+def _settings(
+    security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str, new_token: NewToken
+) -> str:
     settings = {"Servers": servers, "Topic": topic, "Mechanism": mechanism or ""}
     if security.protocol.has_tls:
         settings["Ca"] = str(security.ca_file)
         if security.client_auth != "none":
             settings["Certificate"] = str(security.client_certificate(user))
     if mechanism == "OAUTHBEARER":
-        settings["Token"] = token_of(user)
+        settings["Token"] = new_token(user)
     elif mechanism:
         settings |= {"User": user, "Password": security.users[user]}
     return json.dumps(settings)
@@ -48,7 +50,14 @@ def _run(argv: list[str], cwd: Path, value: str) -> None:
     assert json.loads(result.stdout.splitlines()[-1]) == {"value": value}
 
 
-def franz_go(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
+def franz_go(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
     go = shutil.which("go")
     if go is None:
         skip_loudly("franz-go needs Go")
@@ -63,10 +72,17 @@ def franz_go(security: LocalSecurity, servers: str, user: str, mechanism: str | 
     )
     if build.returncode != 0:
         skip_loudly(f"franz-go cannot be built: {build.stderr[-500:]}")
-    _run([str(program), _settings(security, servers, user, mechanism, topic)], program.parent, "franz")
+    _run([str(program), _settings(security, servers, user, mechanism, topic, new_token)], program.parent, "franz")
 
 
-def kafkajs(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
+def kafkajs(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         skip_loudly("kafkajs needs Node.js")
@@ -80,7 +96,7 @@ def kafkajs(security: LocalSecurity, servers: str, user: str, mechanism: str | N
         )
         if install.returncode != 0:
             skip_loudly(f"npm cannot install kafkajs: {install.stderr[-300:]}")
-    _run([str(node), "secure.js", _settings(security, servers, user, mechanism, topic)], folder, "kafkajs")
+    _run([str(node), "secure.js", _settings(security, servers, user, mechanism, topic, new_token)], folder, "kafkajs")
 
 
 FOREIGN_CLIENTS = {"java": java, "franz_go": franz_go, "kafkajs": kafkajs}

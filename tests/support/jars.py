@@ -32,6 +32,8 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "kafka-clients", "4.3.0"),
         ("org.slf4j", "slf4j-nop", "1.7.36"),
         _JACKSON,
+        # For the tokens of OAUTHBEARER.
+        ("org.bitbucket.b_c", "jose4j", "0.9.6"),
     ),
     "server-3.9.1": (
         ("org.apache.kafka", "kafka_2.13", "3.9.1"),

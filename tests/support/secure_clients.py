@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from kavka.security.local_security import LocalSecurity
 
 TIMEOUT_S = 30.0
 VALUE = b"over a secured connection"
+# Returns a token of a user, for OAUTHBEARER.
+NewToken = Callable[[str], str]
 
 
 def tls_files(security: LocalSecurity, user: str) -> tuple[str, str, str]:
@@ -23,13 +27,13 @@ def tls_files(security: LocalSecurity, user: str) -> tuple[str, str, str]:
 
 
 def token_of(user: str, lifetime_s: float = 300.0) -> str:
-    import time
-
     now = time.time()
     return unsecured_token({"sub": user, "iat": now, "exp": now + lifetime_s})
 
 
-def confluent_settings(security: LocalSecurity, servers: str, user: str, mechanism: str | None) -> dict[str, Any]:
+def confluent_settings(
+    security: LocalSecurity, servers: str, user: str, mechanism: str | None, new_token: NewToken = token_of
+) -> dict[str, Any]:
     ca, certificate, key = tls_files(security, user)
     settings: dict[str, Any] = {"bootstrap.servers": servers, "security.protocol": security.protocol.value}
     if security.protocol.has_tls:
@@ -37,21 +41,26 @@ def confluent_settings(security: LocalSecurity, servers: str, user: str, mechani
         if certificate:
             settings |= {"ssl.certificate.location": certificate, "ssl.key.location": key}
     if mechanism == "OAUTHBEARER":
-        import time
-
         settings |= {
             "sasl.mechanism": mechanism,
-            "oauth_cb": lambda config: (token_of(user), time.time() + 300),
+            "oauth_cb": lambda config: (new_token(user), time.time() + 300),
         }
     elif mechanism:
         settings |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": security.users[user]}
     return settings
 
 
-def confluent(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
+def confluent(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
     from confluent_kafka import Consumer, Producer
 
-    settings = confluent_settings(security, servers, user, mechanism)
+    settings = confluent_settings(security, servers, user, mechanism, new_token)
     producer = Producer(settings)
     errors: list[Any] = []
     producer.produce(topic, VALUE, on_delivery=lambda error, message: errors.append(error))
@@ -66,7 +75,9 @@ def confluent(security: LocalSecurity, servers: str, user: str, mechanism: str |
         consumer.close()
 
 
-def kafka_python_settings(security: LocalSecurity, servers: str, user: str, mechanism: str | None) -> dict[str, Any]:
+def kafka_python_settings(
+    security: LocalSecurity, servers: str, user: str, mechanism: str | None, new_token: NewToken = token_of
+) -> dict[str, Any]:
     ca, certificate, key = tls_files(security, user)
     settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": security.protocol.value}
     if security.protocol.has_tls:
@@ -78,7 +89,7 @@ def kafka_python_settings(security: LocalSecurity, servers: str, user: str, mech
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
             def token(self) -> str:
-                return token_of(user)
+                return new_token(user)
 
         settings |= {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": Provider()}
     elif mechanism:
@@ -90,10 +101,17 @@ def kafka_python_settings(security: LocalSecurity, servers: str, user: str, mech
     return settings
 
 
-def kafka_python(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
+def kafka_python(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
-    settings = kafka_python_settings(security, servers, user, mechanism)
+    settings = kafka_python_settings(security, servers, user, mechanism, new_token)
     producer = KafkaProducer(**settings)
     try:
         producer.send(topic, VALUE).get(timeout=TIMEOUT_S)
@@ -106,11 +124,20 @@ def kafka_python(security: LocalSecurity, servers: str, user: str, mechanism: st
         consumer.close()
 
 
-def aiokafka(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
-    asyncio.run(asyncio.wait_for(_aiokafka(security, servers, user, mechanism, topic), 2 * TIMEOUT_S))
+def aiokafka(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
+    asyncio.run(asyncio.wait_for(_aiokafka(security, servers, user, mechanism, topic, new_token), 2 * TIMEOUT_S))
 
 
-def aiokafka_settings(security: LocalSecurity, servers: str, user: str, mechanism: str | None) -> dict[str, Any]:
+def aiokafka_settings(
+    security: LocalSecurity, servers: str, user: str, mechanism: str | None, new_token: NewToken = token_of
+) -> dict[str, Any]:
     ca, certificate, key = tls_files(security, user)
     settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": security.protocol.value}
     if security.protocol.has_tls:
@@ -123,7 +150,7 @@ def aiokafka_settings(security: LocalSecurity, servers: str, user: str, mechanis
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
             async def token(self) -> str:
-                return token_of(user)
+                return new_token(user)
 
         settings |= {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": Provider()}
     elif mechanism:
@@ -135,10 +162,17 @@ def aiokafka_settings(security: LocalSecurity, servers: str, user: str, mechanis
     return settings
 
 
-async def _aiokafka(security: LocalSecurity, servers: str, user: str, mechanism: str | None, topic: str) -> None:
+async def _aiokafka(
+    security: LocalSecurity,
+    servers: str,
+    user: str,
+    mechanism: str | None,
+    topic: str,
+    new_token: NewToken = token_of,
+) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-    settings = aiokafka_settings(security, servers, user, mechanism)
+    settings = aiokafka_settings(security, servers, user, mechanism, new_token)
     producer = AIOKafkaProducer(**settings)
     await producer.start()
     try:
