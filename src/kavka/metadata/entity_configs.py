@@ -1,10 +1,11 @@
-"""The znodes of users, clients and addresses under /config: quotas, and credentials of users.
+"""The znodes under /config of users, clients and IP addresses: their quotas, and the SCRAM
+credentials of users.
 
     /config/users/<user>    /config/users/<user>/clients/<client>
     /config/clients/<client>    /config/ips/<address>
 
 `<default>` is the name of the default entity. A znode contains the settings of several features, so
-a change keeps the settings that it does not own.
+an update must preserve the settings of other features.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from kavka.metadata.store import BadVersion, MetadataStore, NoNode, NotEmpty
 logger = logging.getLogger(__name__)
 
 ENTITY_TYPES = (USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS)
-# Reads in flight at start.
-READS_AT_ONCE = 100
+# The number of znodes that `load` reads at the same time.
+MAX_CONCURRENT_READS = 100
 
 # Called with an entity path ("users/alice/clients/c") and all its settings by name.
 Listener = Callable[[str, dict[str, str]], Any]
 
 
 class EntityConfigs:
-    """Owns the settings of all entities by their path below /config. `DynamicConfig` applies the
-    changes. Only the event loop may call the methods."""
+    """Owns the settings of all entities by their path below /config. `DynamicConfig` follows the
+    change notifications and calls `apply`. Only the event loop may call the methods."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.on_change: list[Listener] = []
@@ -49,8 +50,8 @@ class EntityConfigs:
     async def load(self) -> None:
         """Read all entities. Raises StoreUnavailable."""
         entity_paths = await self._entity_paths()
-        for start in range(0, len(entity_paths), READS_AT_ONCE):
-            batch = entity_paths[start : start + READS_AT_ONCE]
+        for start in range(0, len(entity_paths), MAX_CONCURRENT_READS):
+            batch = entity_paths[start : start + MAX_CONCURRENT_READS]
             for entity_path, values in zip(batch, await asyncio.gather(*map(self.read, batch)), strict=True):
                 self.apply(entity_path, values)
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from kavka.metadata.paths import BrokerRegistration
 
 TRANSACTION_VERSION = "transaction.version"
-"""1: flexible records in the transaction log; 2: every end of a transaction bumps the producer
-epoch."""
+"""Level 1: flexible records in the transaction log. Level 2: every end of a transaction bumps the
+producer epoch (KIP-890)."""
 GROUP_VERSION = "group.version"
-"""1: the consumer protocol (KIP-848), in which the coordinator assigns partitions."""
+"""Level 1: the consumer protocol (KIP-848), in which the coordinator assigns partitions."""
 
 
 class LevelRange(NamedTuple):
@@ -42,8 +42,8 @@ def common_levels(supported: Mapping[str, LevelRange], brokers: Collection[Broke
 def finalized_levels(
     supported: Mapping[str, LevelRange], brokers: Collection[BrokerRegistration], limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the finalized levels, at most the administrator's `limits`. Disabled features are
-    omitted."""
+    """Return the finalized level of each enabled feature. `limits` are the levels that an
+    administrator has set, which the finalized levels do not exceed."""
     common = common_levels(supported, brokers)
     levels = {name: min(level, limits.get(name, level)) for name, level in common.items()}
     return {name: level for name, level in levels.items() if level > 0}

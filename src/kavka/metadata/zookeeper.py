@@ -1,16 +1,22 @@
 """The metadata tree of a cluster in ZooKeeper, accessed with kazoo.
 
 Threads: kazoo has one thread, which owns the connection, sends pings and reads responses. This
-thread only appends to `_posted`, wakes the event loop and, under `_connection_lock`, sets the
-number of the current connection. Only the event loop uses everything else. It processes responses,
-watches and connection changes in the order in which the server sent them.
+thread only calls `_post` and, under `_connection_lock`, sets the number of the current connection.
+Short-lived threads restart and stop the kazoo client, because these calls block. All other state
+belongs to the event loop, which processes responses, watches and connection changes in the order in
+which the server sent them.
 
 Operations are sent in the order of the calls, at most `max_in_flight` at a time. When the
 connection breaks, all pending operations wait, and are sent in the same order after the reconnect.
 A write that was already sent may have been applied. The store checks this first
 (`zookeeper_recovery`), so that no write is applied twice and no caller gets an error caused by its
-own write. Two exceptions: a sequential znode may be created twice, and if a later write of the
-session changed the same znode, the outcome is unknown and the caller gets `StoreUnavailable`.
+own write. There are three exceptions:
+- A sequential znode may be created twice.
+- If a later write of the session changed the same znode, the outcome is unknown and the caller gets
+  `StoreUnavailable`.
+- If another client has since changed or deleted the znode, an applied write is not visible and is
+  sent again. Without a version it may be applied twice; with a version it fails (`BadVersion`,
+  `NoNode`).
 
 When the server reports after a reconnect that the session expired, all pending operations fail with
 `StoreUnavailable`, and it is unknown whether pending writes were applied. Later operations wait for
@@ -68,8 +74,8 @@ from kavka.metadata.zookeeper_recovery import Verdict
 
 logger = logging.getLogger(__name__)
 # kazoo logs every connection attempt; this module logs the relevant events.
-_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.setLevel(logging.ERROR)
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.setLevel(logging.ERROR)
 
 # A server closes the connection after a request larger than its jute.maxbuffer. Without this limit
 # the request would be retried forever.
@@ -77,8 +83,8 @@ MAX_REQUEST_BYTES = 0xFFFFF - 1024
 # How long `close` waits for pending operations, and then for kazoo's thread.
 CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAY_S = 1.0
-# kazoo wakes its thread with a byte per request in a pipe. A full pipe, at about 270 bytes, blocks
-# the loop.
+# kazoo wakes its thread with a byte per request in a socket pair, whose buffer is full after about
+# 270 sends. The next send would block the event loop.
 MAX_IN_FLIGHT = 200
 
 # Only brokers may read these znodes: they contain credentials.
@@ -198,7 +204,7 @@ class ZooKeeperStore(MetadataStore):
         self._idle.set()
         self._pending: deque[_Operation] = deque()
         self._in_flight: dict[_Operation, None] = {}
-        self._lost: list[_Operation] = []
+        self._interrupted: list[_Operation] = []
         self._watches = Watches()
         self._recovery: asyncio.Task[None] | None = None
         # The number of the current connection, or 0: `_connection` is the loop's value,
@@ -206,7 +212,7 @@ class ZooKeeperStore(MetadataStore):
         self._connection = 0
         self._connection_lock = threading.Lock()
         self._live_connection = 0
-        self._connections = 0
+        self._connection_count = 0
         self._posted: deque[tuple[Any, ...]] = deque()
         self._is_wake_scheduled = False
         self._client = KazooClient(
@@ -214,7 +220,7 @@ class ZooKeeperStore(MetadataStore):
             timeout=session_timeout_ms / 1000,
             handler=_Handler(context),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.4),
-            logger=_kazoo_log,
+            logger=_kazoo_logger,
         )
         self._client.add_listener(self._on_state_change)
 
@@ -364,8 +370,8 @@ class ZooKeeperStore(MetadataStore):
             if operation.cancel_on_loss:
                 operation.future.cancel()
             else:
-                # Lost operations arrive in the order in which they were sent.
-                self._lost.append(operation)
+                # Interrupted operations arrive in the order in which they were sent.
+                self._interrupted.append(operation)
             return
         self._resolve(operation, value, error)
         self._send_pending()
@@ -395,7 +401,7 @@ class ZooKeeperStore(MetadataStore):
     # ---- events from kazoo's thread
 
     def _post(self, *call: Any) -> None:
-        """Run `call` on the event loop, after earlier calls. Called in kazoo's thread."""
+        """Run `call` on the event loop, after earlier calls. Called in any thread."""
         self._posted.append(call)
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
@@ -422,15 +428,15 @@ class ZooKeeperStore(MetadataStore):
         """Called in kazoo's thread. Nothing is sent until the event loop has processed the
         change."""
         with self._connection_lock:
-            self._connections += state == KazooState.CONNECTED
-            self._live_connection = self._connections if state == KazooState.CONNECTED else 0
+            self._connection_count += state == KazooState.CONNECTED
+            self._live_connection = self._connection_count if state == KazooState.CONNECTED else 0
         if state == KazooState.SUSPENDED:
             # kazoo has already failed the requests in flight; this fails the requests sent since.
             self._client._notify_pending(KeeperState.CONNECTING)
         handle = {
             KazooState.CONNECTED: self._on_connected,
             KazooState.SUSPENDED: self._on_disconnected,
-            KazooState.LOST: self._on_lost,
+            KazooState.LOST: self._on_session_lost,
         }[state]
         self._post(handle, self._live_connection, self._client._session_id, self._client._state)
 
@@ -464,17 +470,17 @@ class ZooKeeperStore(MetadataStore):
     def _on_disconnected(self, _connection: int, _session_id: int, _state: str) -> None:
         logger.warning("Lost the connection to ZooKeeper at %s", self.hosts)
         self._reset_connection()
-        self._pending.extendleft(reversed(self._lost))
-        self._lost.clear()
+        self._pending.extendleft(reversed(self._interrupted))
+        self._interrupted.clear()
 
-    def _on_lost(self, _connection: int, _session_id: int, state: str) -> None:
+    def _on_session_lost(self, _connection: int, _session_id: int, state: str) -> None:
         """Fail all operations, because the session expired or kazoo's thread ended. In the latter
         case, restart the thread."""
         self._reset_connection()
         self._fail_all(kazoo_errors.SessionExpiredError())
         if self._closed:
             return
-        logger.warning("The ZooKeeper session 0x%x expired", self._session_id)
+        logger.warning("Lost the ZooKeeper session 0x%x (%s)", self._session_id, state)
         _call_all(self.on_session_lost)
         if state != KeeperState.EXPIRED_SESSION:
             self._loop.call_later(RESTART_DELAY_S, self._restart)
@@ -487,8 +493,8 @@ class ZooKeeperStore(MetadataStore):
             self._recovery = None
 
     def _fail_all(self, error: BaseException) -> None:
-        failed = [*self._lost, *self._in_flight, *self._pending]
-        self._lost.clear()
+        failed = [*self._interrupted, *self._in_flight, *self._pending]
+        self._interrupted.clear()
         self._in_flight.clear()
         self._pending.clear()
         for operation in failed:
