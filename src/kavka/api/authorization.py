@@ -109,11 +109,12 @@ def denied(
     """Return the names of the resources on which the client may not perform the operation."""
     if ctx.authorizer is None:
         return NOTHING
-    return frozenset(
-        name
-        for name in dict.fromkeys(names)
-        if name is not None and not may(ctx, operation, resource_type, name, log_denied=log_denied)
-    )
+    # A plain loop takes half the time of a generator if there are few names.
+    refused: list[str] = []
+    for name in dict.fromkeys(names):
+        if name is not None and not may(ctx, operation, resource_type, name, log_denied=log_denied):
+            refused.append(name)
+    return frozenset(refused) if refused else NOTHING
 
 
 def may_write_any_topic(ctx: RequestContext) -> bool:
