@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from bench.sides import Side
@@ -78,11 +79,19 @@ class Client:
 class Producer(Client):
     """Apache's ProducerPerformance with acks=1, batches of 16 KB and no rate limit by default.
 
-    `warm_up` records are excluded from the latencies.
+    `warm_up` records are excluded from the latencies. `settings` are further settings.
     """
 
     def __init__(
-        self, side: HasBootstrap, topic: str, records: int, *, acks: str = "1", rate: int = -1, warm_up: int = 0
+        self,
+        side: HasBootstrap,
+        topic: str,
+        records: int,
+        *,
+        acks: str = "1",
+        rate: int = -1,
+        warm_up: int = 0,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
             tool_command(
@@ -91,6 +100,7 @@ class Producer(Client):
                 *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_SIZE)),
                 *("--throughput", str(rate), "--warmup-records", str(warm_up)),
                 *("--producer-props", f"bootstrap.servers={side.bootstrap}", f"acks={acks}", "batch.size=16384"),
+                *_arguments(settings),
                 jvm=TOOL_JVM,
             )
         )
@@ -116,7 +126,7 @@ class Consumer(Client):
 
     def __init__(self, side: Side, topic: str, records: int, start: str = "begin") -> None:
         command = ("consume-perf", side.bootstrap, topic, str(records), str(FETCH_SIZE), start)
-        super().__init__(probe_command(VERSION, *command, jvm=TOOL_JVM))
+        super().__init__(probe_command(VERSION, *command, *_arguments(side.client_settings), jvm=TOOL_JVM))
         self._records = records
 
     def result(self, timeout: float = 1800.0) -> float:
@@ -137,6 +147,7 @@ class GroupConsumer(Client):
                 "consumer-perf",
                 *("--bootstrap-server", side.bootstrap, "--topic", topic, "--fetch-size", str(FETCH_SIZE)),
                 *("--messages", str(records), "--hide-header", "--timeout", "60000"),
+                *(word for argument in _arguments(side.client_settings) for word in ("--command-property", argument)),
                 jvm=TOOL_JVM,
             )
         )
@@ -147,8 +158,12 @@ class GroupConsumer(Client):
         return float(lines[-1][9])
 
 
+def _arguments(settings: Mapping[str, str] | None) -> list[str]:
+    return [f"{name}={value}" for name, value in (settings or {}).items()]
+
+
 def produce(side: Side, topic: str, records: int) -> float:
-    return Producer(side, topic, records).result()
+    return Producer(side, topic, records, settings=side.client_settings).result()
 
 
 def consume(side: Side, topic: str, records: int, *, groups: bool = False) -> float:

@@ -8,6 +8,12 @@ from bench.sides import Side
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    return rows(sides, options, "consume", "≥ 1.0 ×", 1.0)
+
+
+def rows(
+    sides: dict[str, Side], options: Options, title: str, bar: str = "", at_least: float | None = None
+) -> list[Row]:
     cpu: dict[tuple[str, int], float] = {}
     for side in sides.values():
         side.new_topic("benchmark-read")
@@ -20,12 +26,12 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         cpu[side.name, index] = side.cpu_seconds() - start_cpu
         return rate
 
-    rates = in_pairs(sides, options.pairs, once, title="consume, records/s")
+    rates = in_pairs(sides, options.pairs, once, title=f"{title}, records/s")
     for side in sides.values():
         side.drop_topic("benchmark-read")
     used = paired(cpu, options.pairs)
     client = "ConsumerPerformance" if options.groups else "an assigned consumer"
     return [
-        Row(f"consume: {client}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),
+        Row(f"{title}: {client}, fetches of 1 MB", "records/s", rates, bar, at_least),
         Row("broker CPU time", "s", used),
     ]

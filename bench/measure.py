@@ -84,6 +84,16 @@ class OwnShare(Row):
         return self.kavka
 
 
+class OwnFigure(Row):
+    """A row without another side. Its bar applies to Kavka's value."""
+
+    def judged_value(self) -> float:
+        return self.kavka
+
+    def cells(self) -> list[str]:
+        return [self.what, format_value(self.kavka, self.unit), "–", "–", self.bar, self.verdict]
+
+
 def format_value(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
     return f"{text} {unit}".strip()

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bench import clients
 from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 
+Pairs = list[tuple[float, float]]
+
+
+class Figures(NamedTuple):
+    """Records per second, and the broker's CPU time in seconds and memory in MiB, in pairs."""
+
+    rates: Pairs
+    cpu: Pairs
+    rss: Pairs
+
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    figures = measure(sides, options, "produce")
+    return [
+        Row(
+            "produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", figures.rates, "≥ 1.3 ×", 1.3
+        ),
+        Row("broker CPU time", "s", figures.cpu, "≤ 0.5 ×", at_most=0.5),
+        Row("broker memory afterwards (RSS)", "MiB", figures.rss, "≤ 0.15 ×", at_most=0.15),
+    ]
+
+
+def measure(sides: dict[str, Side], options: Options, title: str) -> Figures:
     cpu: dict[tuple[str, int], float] = {}
     rss: dict[tuple[str, int], float] = {}
 
@@ -22,10 +45,5 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         once(side, -1)
-    rates = in_pairs(sides, options.pairs, once, title="produce, records/s")
-
-    return [
-        Row("produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", rates, "≥ 1.3 ×", 1.3),
-        Row("broker CPU time", "s", paired(cpu, options.pairs), "≤ 0.5 ×", at_most=0.5),
-        Row("broker memory afterwards (RSS)", "MiB", paired(rss, options.pairs), "≤ 0.15 ×", at_most=0.15),
-    ]
+    rates = in_pairs(sides, options.pairs, once, title=f"{title}, records/s")
+    return Figures(rates, paired(cpu, options.pairs), paired(rss, options.pairs))

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from bench.measure import Row, machine
+from bench.measure import OwnFigure, Row, machine
 
 SIZES = (100, 1000)
 # Titles of clients in tables, if they differ from the name.
@@ -29,6 +30,10 @@ Run = tuple[float, float, int]
 
 class ClientRow(Row):
     """A row that compares clients: `pairs` are the values of Kavka's client and of another."""
+
+
+class OwnClientFigure(OwnFigure, ClientRow):
+    """A value without another client. Its bar applies to Kavka's value."""
 
 
 def in_process(module: str, *arguments: object) -> Figures:
@@ -81,6 +86,17 @@ def use_form(client: str) -> None:
         from tests.support import forms
 
         forms.use(forms.PLAIN if client.endswith("-plain") else forms.COMPILED)
+
+
+def kavka_tls(ca_file: str) -> dict[str, Any]:
+    """The settings of Kavka's clients. Without a file the connection is not encrypted."""
+    if not ca_file:
+        return {}
+    return {"security_protocol": "SSL", "ssl_truststore_type": "PEM", "ssl_truststore_location": ca_file}
+
+
+def confluent_tls(ca_file: str) -> dict[str, Any]:
+    return {"security.protocol": "SSL", "ssl.ca.location": ca_file} if ca_file else {}
 
 
 def compared_with_best(

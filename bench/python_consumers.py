@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,10 @@ from bench.python_clients import (
     Run,
     Stopwatch,
     compared_with_best,
+    confluent_tls,
     in_process,
     in_rounds,
+    kavka_tls,
     report,
     use_form,
 )
@@ -69,25 +71,25 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-def fill(servers: str, size: int, count: int) -> None:
+def fill(servers: str, size: int, count: int, ca_file: str = "") -> None:
     from kavka import Producer
 
     value = os.urandom(size)
-    with Producer(bootstrap_servers=servers, batch_max_bytes=0, linger_ms=50) as producer:
+    with Producer(bootstrap_servers=servers, batch_max_bytes=0, linger_ms=50, **kavka_tls(ca_file)) as producer:
         for _ in range(count):
             producer.send(f"t{size}", value)
 
 
-def run_client(client: str, servers: str, size: str, count: str) -> int:
-    """Run a client in this process and report the figures."""
+def run_client(client: str, servers: str, size: str, count: str, *ca_file: str) -> int:
+    """Run a client in this process and report the figures. With `ca_file` it uses TLS."""
     use_form(client)
-    return report(lambda: RUNS[client](servers, f"t{size}", int(count), int(size)))
+    return report(lambda: RUNS[client](servers, f"t{size}", int(count), int(size), *ca_file))
 
 
-def kavka(servers: str, topic: str, count: int, size: int) -> Run:
+def kavka(servers: str, topic: str, count: int, size: int, ca_file: str = "") -> Run:
     from kavka import Consumer, TopicPartition
 
-    settings = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL}
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL, **kavka_tls(ca_file)}
     with Consumer(bootstrap_servers=servers, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         first = total = sum(len(record.value) for record in consumer.poll(30))
@@ -116,11 +118,13 @@ def kavka_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
         return result
 
 
-def confluent(servers: str, topic: str, count: int, size: int, overrides: Mapping[str, int] | None = None) -> Run:
+def confluent(
+    servers: str, topic: str, count: int, size: int, ca_file: str = "", overrides: Mapping[str, int] | None = None
+) -> Run:
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, **(overrides or {})}
-    consumer = Consumer(settings)
+    consumer = Consumer({**settings, **confluent_tls(ca_file)})
     consumer.assign([TopicPartition(topic, 0, 0)])
     first = total = sum(len(message.value()) for message in consumer.consume(1, 30))
     watch = Stopwatch()
@@ -204,7 +208,7 @@ def aiokafka(servers: str, topic: str, count: int, size: int) -> Run:
     return asyncio.run(work())
 
 
-RUNS = {
+RUNS: dict[str, Callable[..., Run]] = {
     "kavka": kavka,
     "kavka-plain": kavka,
     "kavka-arrow": kavka_to_arrow,

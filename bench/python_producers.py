@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,10 @@ from bench.python_clients import (
     Run,
     Stopwatch,
     compared_with_best,
+    confluent_tls,
     in_process,
     in_rounds,
+    kavka_tls,
     report,
     use_form,
 )
@@ -73,14 +76,14 @@ def _run(size: int, mode: str, client: str) -> Figures:
         return in_process("bench.python_producers", client, broker.bootstrap_servers, size, count, mode)
 
 
-def run_client(client: str, servers: str, size: str, count: str, mode: str) -> int:
-    """Run a client in this process and report the figures."""
+def run_client(client: str, servers: str, size: str, count: str, mode: str, *ca_file: str) -> int:
+    """Run a client in this process and report the figures. With `ca_file` it uses TLS."""
     use_form(client)
     value = os.urandom(int(size))
-    return report(lambda: RUNS[client](servers, value, int(count), mode == "callbacks"))
+    return report(lambda: RUNS[client](servers, value, int(count), mode == "callbacks", *ca_file))
 
 
-def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
+def kavka(servers: str, value: bytes, count: int, callbacks: bool, ca_file: str = "") -> Run:
     from kavka import Producer
 
     acknowledged = 0
@@ -89,7 +92,7 @@ def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
         nonlocal acknowledged
         acknowledged += 1
 
-    with Producer(bootstrap_servers=servers, acks="1", buffer_memory=BUFFER) as producer:
+    with Producer(bootstrap_servers=servers, acks="1", buffer_memory=BUFFER, **kavka_tls(ca_file)) as producer:
         producer.send("t", value).get(30)
         watch = Stopwatch()
         send = producer.send
@@ -105,7 +108,7 @@ def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     return result
 
 
-def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
+def confluent(servers: str, value: bytes, count: int, callbacks: bool, ca_file: str = "") -> Run:
     from confluent_kafka import Producer
 
     acknowledged = 0
@@ -120,6 +123,7 @@ def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
             "acks": "1",
             "queue.buffering.max.messages": 10_000_000,
             "queue.buffering.max.kbytes": BUFFER // 1024,
+            **confluent_tls(ca_file),
         }
     )
     options = {"on_delivery": count_acknowledgement} if callbacks else {}
@@ -175,7 +179,7 @@ def aiokafka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     return asyncio.run(work())
 
 
-RUNS = {
+RUNS: dict[str, Callable[..., Run]] = {
     "kavka": kavka,
     "kavka-plain": kavka,
     "confluent": confluent,

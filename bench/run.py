@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import (
+    acl_produce,
+    authorize,
     both,
     catch_up,
     cluster_controller,
@@ -34,19 +36,23 @@ from bench import (
     python_clients,
     python_consumers,
     python_producers,
+    python_tls,
     saturation,
+    scram_connections,
     small_requests,
     spark,
     start,
     streams,
     streams_cluster,
     test_broker,
+    tls,
     tool_start,
     transactions,
 )
 from bench.cluster_sides import ClusterRow, ClusterSide
 from bench.measure import Options, Row, machine, markdown
-from bench.sides import APACHE, KAVKA, Side
+from bench.sides import APACHE, KAVKA, SecuredSide, Side
+from kavka.security.local_security import LocalSecurity
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -74,11 +80,21 @@ BENCHMARKS: dict[str, Benchmark] = {
     "console": console.run,
     "console-search": console_search.run,
 }
+# The clients of these benchmarks use a second listener with this security.
+SECURED: dict[str, tuple[Benchmark, Callable[[Path], LocalSecurity]]] = {
+    "tls-produce": (tls.run_produce, tls.new_security),
+    "tls-consume": (tls.run_consume, tls.new_security),
+    "scram-connections": (scram_connections.run, scram_connections.new_security),
+}
 # Comparisons of clients with one broker.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "test-broker": test_broker.run,
     "python-producers": python_producers.run,
     "python-consumers": python_consumers.run,
+    "python-tls-producers": python_tls.run_producers,
+    "python-tls-consumers": python_tls.run_consumers,
+    "acl-produce": acl_produce.run,
+    "authorize": authorize.run,
     "spark-source": spark.run_source,
     "spark-sink": spark.run_sink,
     "spark-latency": spark.run_latency,
@@ -109,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Compare Kavka with Apache Kafka or an earlier Kavka, in alternating pairs."
     )
-    names = [*BENCHMARKS, *CLIENTS, *CLUSTERS]
+    names = [*BENCHMARKS, *SECURED, *CLIENTS, *CLUSTERS]
     parser.add_argument("--only", action="append", choices=names, help="run only this benchmark; may be repeated")
     parser.add_argument("--records", type=int, default=2_000_000, help="records per run (default: 2,000,000)")
     parser.add_argument("--full", action="store_true", help="5,000,000 records per run")
@@ -146,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.quick:
         options = replace(options, records=2000, pairs=1, keys=500, rounds=2, seconds=3)
     Side.peer = arguments.peer
-    names = arguments.only or [*BENCHMARKS, *CLIENTS, *CLUSTERS]
+    names = arguments.only or [*BENCHMARKS, *SECURED, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
     rows: list[Row] = []
     started = time.monotonic()
@@ -157,6 +173,9 @@ def main(argv: list[str] | None = None) -> int:
                 rows += CLIENTS[name](options)
             elif name in CLUSTERS:
                 rows += _measure_clusters(CLUSTERS[name], options, folder / name)
+            elif name in SECURED:
+                benchmark, new_security = SECURED[name]
+                rows += _measure(benchmark, options, folder / name, new_security(folder / name / "security"))
             else:
                 rows += _measure(BENCHMARKS[name], options, folder / name)
     finally:
@@ -185,10 +204,13 @@ def _tables(rows: list[Row], options: Options) -> str:
     return "\n".join(tables)
 
 
-def _measure(benchmark: Benchmark, options: Options, folder: Path) -> list[Row]:
-    """Run a benchmark with two new brokers, which run for all of its pairs."""
-    sides = {name: Side(name, folder / name) for name in (KAVKA, APACHE)}
+def _measure(benchmark: Benchmark, options: Options, folder: Path, security: LocalSecurity | None = None) -> list[Row]:
+    """Run a benchmark with two new brokers, which run for all of its pairs. With `security` its
+    clients use a secured listener."""
+    sides: dict[str, Side] = {}
     try:
+        for name in (KAVKA, APACHE):
+            sides[name] = Side(name, folder / name) if security is None else SecuredSide(name, folder / name, security)
         if benchmark is not start.run:
             for side in sides.values():
                 side.start()

@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from kavka.security.jaas import SCRAM_MODULE
+from kavka.security.local_security import LocalSecurity
 from tests.support import wire
 from tests.support.apache import KAFKA_DEFAULTS, ApacheKafka
 from tests.support.kavka_process import KavkaProcess
@@ -47,6 +49,8 @@ class Side:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
+        # The settings of clients beside `bootstrap.servers`.
+        self.client_settings: dict[str, str] = {}
         self.broker: KavkaProcess | ApacheKafka
         if name == KAVKA:
             self.broker = KavkaProcess(folder, overrides=SETTINGS, start=False)
@@ -97,3 +101,34 @@ class Side:
     def close(self) -> None:
         self.broker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SecuredSide(Side):
+    """A broker with a second listener, which the clients of the benchmark use. The benchmark itself
+    manages topics and users through the PLAINTEXT listener."""
+
+    def __init__(self, name: str, folder: Path, security: LocalSecurity) -> None:
+        super().__init__(name, folder)
+        self.secured_port = add_secured_listener(self.broker, security)
+        self.client_settings = security.client_settings()
+        if security.protocol.has_tls:
+            self.client_settings["ssl.enabled.protocols"] = "TLSv1.3"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.secured_port}"
+
+
+def add_secured_listener(broker: KavkaProcess | ApacheKafka, security: LocalSecurity) -> int:
+    """Add a listener with this security to a broker that is not started yet. Returns its port."""
+    protocol = security.protocol.value
+    settings = security.broker_settings()
+    if isinstance(broker, ApacheKafka):
+        settings |= {
+            f"listener.name.{protocol.lower()}.{mechanism.lower()}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
+            for mechanism in security.mechanisms
+            if security.protocol.has_sasl
+        }
+    with broker.config.open("a") as file:
+        file.writelines(f"{name}={value}\n" for name, value in settings.items())
+    return broker.add_listeners({protocol: protocol})[protocol]

@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.measure import Options, Row, format_value
+from bench.measure import Options, Row
 from bench.process_tree import command_of, cpu_seconds, descendants, private_bytes
-from bench.python_clients import ClientRow
+from bench.python_clients import ClientRow, OwnClientFigure
 from bench.spark import WORDS_PER_LINE, fill_lines
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.support import spark40
@@ -45,16 +45,6 @@ COMMIT_INTERVAL = 100
 ROUNDS_PER_PROCESS = 3
 RECORDS_PER_ROUND = 4
 _JVM = ("-Xmx1g", "-Xms1g")
-
-
-class OwnFigure(ClientRow):
-    """A row without another side. Its bar applies to Kavka's value."""
-
-    def judged_value(self) -> float:
-        return self.kavka
-
-    def cells(self) -> list[str]:
-        return [self.what, format_value(self.kavka, self.unit), "–", "–", self.bar, self.verdict]
 
 
 class Difference(ClientRow):
@@ -277,7 +267,7 @@ def run_latency(options: Options) -> list[Row]:
         _latency_row(f"p95 with {many}, compared with p50", many_p95, many_p50, 2.0),
         _latency_row(f"p95 with {few:,} keys, compared with p50", few_p95, few_p50, 2.0),
         _latency_row(f"p50 with {few:,} keys, compared with a plain Spark query", few_p50, plain_p50, 2.0),
-        OwnFigure("state restores per 100 rounds", "", [(each, 0) for each in restores], "0", at_most=0),
+        OwnClientFigure("state restores per 100 rounds", "", [(each, 0) for each in restores], "0", at_most=0),
     ]
 
 
@@ -348,8 +338,10 @@ def run_memory(options: Options) -> list[Row]:
             print(f"  private memory of {len(sizes)} workers: {text} MB; disk {disk[-1]:.0f} MB", flush=True)
     what = f"{options.keys:,} keys of 20 bytes"
     return [
-        OwnFigure(f"largest Python worker, {what}", "MB", [(size, 0) for size in largest], "≤ 150 MB", at_most=150),
-        OwnFigure(f"disk of the state, {what}", "MB", [(size, 0) for size in disk]),
+        OwnClientFigure(
+            f"largest Python worker, {what}", "MB", [(size, 0) for size in largest], "≤ 150 MB", at_most=150
+        ),
+        OwnClientFigure(f"disk of the state, {what}", "MB", [(size, 0) for size in disk]),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support import wire
@@ -14,6 +15,7 @@ class BrokerProcess(Server):
     """A broker process. `start_seconds` is the time from its start to its first response."""
 
     version: str
+    config: Path
     timeout = 60.0
 
     def __init__(self, folder: Path, log_dirs: tuple[Path, ...]) -> None:
@@ -29,6 +31,22 @@ class BrokerProcess(Server):
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def add_listeners(self, protocols: Mapping[str, str]) -> dict[str, int]:
+        """Add listeners with these security protocols to the properties file, before the start.
+        Returns their ports."""
+        ports = {listener: free_port() for listener in protocols}
+        lines = [line.partition("=") for line in self.config.read_text().splitlines()]
+        settings = {name: value for name, separator, value in lines if separator}
+        plaintext = f"PLAINTEXT://127.0.0.1:{self.port}"
+        added = ",".join(f"{listener}://127.0.0.1:{port}" for listener, port in ports.items())
+        protocol_map = settings.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT")
+        added_map = ",".join(f"{listener}:{protocol}" for listener, protocol in protocols.items())
+        with self.config.open("a") as file:
+            file.write(f"\nlisteners={settings.get('listeners', plaintext)},{added}\n")
+            file.write(f"advertised.listeners={plaintext},{added}\n")
+            file.write(f"listener.security.protocol.map={protocol_map},{added_map}\n")
+        return ports
 
     def launch(self) -> None:
         """Start the process. Call it from the main thread, since the kernel kills a process when

@@ -10,7 +10,6 @@ from kavka.security.local_security import LocalSecurity
 from tests.support import targets
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST, ApacheKafka
 from tests.support.kavka_process import KavkaProcess
-from tests.support.processes import free_port
 
 USER = "alice"
 PASSWORD = 'se,c"re=t \\'
@@ -26,7 +25,6 @@ class SecuredTarget:
 
     def __init__(self, name: str, folder: Path, overrides: dict[str, object] | None = None) -> None:
         self.security = LocalSecurity(folder / "security", "SASL_SSL", mechanisms=MECHANISMS, users={USER: PASSWORD})
-        self._ports = {listener: free_port() for listener in _LISTENERS}
         settings = {**self._settings(name), **(overrides or {})}
         if name == targets.KAVKA:
             broker: targets.Target = KavkaProcess(folder / "broker", overrides=settings, start=False)
@@ -34,16 +32,7 @@ class SecuredTarget:
             version = {targets.APACHE: NEWEST, targets.APACHE_39: LAST_WITH_ZOOKEEPER}[name]
             broker = ApacheKafka(folder / "broker", version=version, overrides=settings, start=False)
         self.broker = broker
-        text = broker.config.read_text()
-        lines = {line.partition("=")[0]: line.partition("=")[2] for line in text.splitlines() if "=" in line}
-        extra = ",".join(f"{listener}://127.0.0.1:{port}" for listener, port in self._ports.items())
-        plaintext = f"PLAINTEXT://127.0.0.1:{broker.port}"
-        protocols = ",".join(f"{listener}:{protocol}" for listener, protocol in _LISTENERS.items())
-        protocol_map = lines.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT")
-        with broker.config.open("a") as file:
-            file.write(f"\nlisteners={lines.get('listeners', plaintext)},{extra}\n")
-            file.write(f"advertised.listeners={plaintext},{extra}\n")
-            file.write(f"listener.security.protocol.map={protocol_map},{protocols}\n")
+        self._ports = broker.add_listeners(_LISTENERS)
         broker.start()
         try:
             with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:

@@ -39,13 +39,13 @@ class Cost:
 
 
 class WatchedBroker(KavkaProcess):
-    def __init__(self, folder: Path, *, overrides: Mapping[str, object] | None = None) -> None:
+    def __init__(self, folder: Path, *, overrides: Mapping[str, object] | None = None, start: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._gauge_file = folder / "turn.gauge"
         self._gauge_file.write_bytes(GAUGE.pack(0.0, 0.0))
         with self._gauge_file.open("r+b") as file:
             self._gauge = mmap.mmap(file.fileno(), GAUGE.size)
-        super().__init__(folder, overrides=overrides)
+        super().__init__(folder, overrides=overrides, start=start)
 
     def command(self) -> list[str]:
         # `-m` would search the module in the working directory, which is not the repository.

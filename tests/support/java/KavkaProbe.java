@@ -381,13 +381,20 @@ public final class KavkaProbe {
         return result;
     }
 
-    /** Arguments: bootstrap, topic, records, fetch size, begin|end. Prints a JSON line when all records are read. */
+    /**
+     * Arguments: bootstrap, topic, records, fetch size, begin|end, then settings as name=value. Prints a JSON line when
+     * all records are read.
+     */
     private static void consumePerf(String[] args) throws Exception {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", args[1]);
         settings.put("max.partition.fetch.bytes", args[4]);
         settings.put("receive.buffer.bytes", String.valueOf(2 * 1024 * 1024));
         settings.put("check.crcs", "false");
+        for (int index = 6; index < args.length; index++) {
+            String[] setting = args[index].split("=", 2);
+            settings.put(setting[0], setting[1]);
+        }
         TopicPartition partition = new TopicPartition(args[2], 0);
         long expectedRecords = Long.parseLong(args[3]);
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
