@@ -72,12 +72,16 @@ def _run(args: Arguments, work: Callable[[dict[str, str]], int]) -> int:
     log_to_stderr("INFO")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        from kavka.pipeline.connect.errors import ConnectError
+        from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
         from kavka.pipeline.connect.herder import RestError
     except ImportError as error:
         raise ToolError(f"{error}: pip install 'kavka[pipeline,connect]'") from None
     try:
         return work(properties)
+    except ConfigErrors as error:
+        # One line, which names each bad setting.
+        messages = (f"{name}: {message}" for name, errors in error.errors.items() for message in errors)
+        raise ToolError("; ".join(messages)) from None
     except (ConnectError, RestError, OSError) as error:
         raise ToolError(str(error)) from None
 

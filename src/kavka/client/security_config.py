@@ -147,6 +147,17 @@ def security_of(values: Mapping[str, Any]) -> ClientSecurity | None:
     return client_security(_with_pem_files(values), token_provider=_token_provider(values))
 
 
+def tls_values(settings: Mapping[str, str]) -> Mapping[str, Any]:
+    """Parse the `ssl.*` settings among `settings`, including the names of librdkafka. Missing
+    settings have their defaults. For listeners and clients of other protocols than Kafka's. Raises
+    ConfigError."""
+    texts: dict[str, str] = {}
+    for name, text in settings.items():
+        texts |= SECURITY_ALIASES[name](text) if name in SECURITY_ALIASES else {name: text}
+    keys = [key for key in SECURITY if key.name.startswith(("ssl.", "enable.ssl."))]
+    return _with_pem_files({key.name: key.parse(texts[key.name]) if key.name in texts else key.default for key in keys})
+
+
 def _with_pem_files(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replace librdkafka's files of the certificate and the key by their content."""
     certificate, key = "ssl.certificate.location", "ssl.key.location"

@@ -70,7 +70,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             ssl_keyfile=settings.tls_key,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        server = ConsoleServer(config, listener, settings.trusted_proxies)
+        server = ConsoleServer(config, [listener], settings.trusted_proxies)
         if stop_on_eof:
             threading.Thread(target=_stop_on_eof, daemon=True, name="console-parent-watch").start()
         announce(address(settings, listener))

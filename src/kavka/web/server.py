@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import h11
@@ -79,21 +80,32 @@ class DeadlineProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that accepts connections through a `Gate`. `proxies` have no limit per
+    """A uvicorn server that accepts connections through one `Gate` per listening socket. `tls` has
+    the TLS contexts of sockets that do not use the context of `config`. `proxies` have no limit per
     address."""
 
-    _gate: Gate | None = None
-
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, proxies: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listeners: Sequence[socket.socket],
+        proxies: Collection[str] = (),
+        tls: Mapping[socket.socket, ssl.SSLContext | None] | None = None,
+    ) -> None:
         super().__init__(config)
-        self._listener = listener
+        self._listeners = listeners
         self._proxies = proxies
+        self._tls = tls or {}
+        self._gates: list[Gate] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Without sockets, uvicorn accepts no connections itself.
         await super().startup([])
-        self._gate = Gate(self._listener, self._protocol, self.config.ssl, self._proxies)
-        self._gate.open()
+        self._gates = [
+            Gate(listener, self._protocol, self._tls.get(listener, self.config.ssl), self._proxies)
+            for listener in self._listeners
+        ]
+        for gate in self._gates:
+            gate.open()
 
     def _protocol(self, on_closed: Callable[[], None]) -> DeadlineProtocol:
         return DeadlineProtocol(
@@ -101,6 +113,6 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._gate is not None:
-            self._gate.close()
+        for gate in self._gates:
+            gate.close()
         await super().shutdown(sockets)

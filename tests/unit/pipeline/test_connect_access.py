@@ -153,7 +153,7 @@ def test_origins_are_allowed_as_in_kafka_connect(herder: Herder) -> None:
 def served(herder: Herder) -> Iterator[Server]:
     settings = parsed(STANDALONE, {**herder.worker.properties, "listeners": "http://localhost:0",
                                    "offset.storage.file.filename": "unused"})  # fmt: skip
-    server = Server(settings)
+    server = Server(settings, herder.worker.properties)
     started, stop = threading.Event(), threading.Event()
     thread = threading.Thread(target=server.run, args=(herder, stop.is_set, lambda url: started.set()))
     thread.start()
@@ -188,7 +188,7 @@ def test_a_request_is_forwarded_to_the_leader(herder: Herder) -> None:
 def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 2.0)
     with served(herder) as server:
-        check_half_open(server.socket.getsockname()[1], "/connectors")
+        check_half_open(server.listeners.sockets[0].getsockname()[1], "/connectors")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_connection_is_closed_for_slow_bodies_and_long_headers(
     herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
 ) -> None:
     monkeypatch.setattr(connections, "BODY_TIMEOUT_S", 0.5)
-    with served(herder) as server, socket.create_connection(server.socket.getsockname(), timeout=30) as client:
+    with served(herder) as server, socket.create_connection(server.listeners.sockets[0].getsockname(), timeout=30) as client:
         response = b""
         with contextlib.suppress(ConnectionError):
             client.sendall(head + b"\r\nHost: localhost" + body)

@@ -96,14 +96,14 @@ def test_requests_are_forwarded_for_any_connector_name(
     herder.require_leader = lambda: (_ for _ in ()).throw(WrongWorker("http://other:8083/"))  # type: ignore[assignment, method-assign]
     urls: list[str] = []
 
-    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+    def open_url(opener: Any, request: urllib.request.Request, timeout: float) -> Any:
         urls.append(request.full_url)
         # The standard library rejects an invalid URL with these checks.
         HTTPConnection("other")._validate_path(request.selector)  # type: ignore[attr-defined]
         request.selector.encode("ascii")
         raise OSError("connection refused")
 
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", open_url)
     status, response = api("PUT", f"/connectors/{name}/stop")
     assert status == 500 and "connection refused" in response["message"]
     assert urls == [f"http://other:8083/connectors/{quote(name)}/stop?forward=false"]

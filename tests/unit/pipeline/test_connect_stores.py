@@ -33,7 +33,10 @@ def test_configurations_have_kafka_connects_format() -> None:
     store = ConfigStore(table)
     store.put("c", {"name": "c", "topic": "t"}, STARTED)
     assert json.loads(table.get("connector-c") or "") == {"properties": {"name": "c", "topic": "t"}}
+    store.put_task_config("c", {"task.class": "x"})
+    assert json.loads(table.get("task-c-0") or "") == {"properties": {"task.class": "x"}}
     assert json.loads(table.get("commit-c") or "") == {"tasks": 1}
+    assert store.task_config("c") == {"task.class": "x"} and store.task_config("d") is None
     store.put_target("c", STOPPED)
     assert json.loads(table.get("target-state-c") or "") == {"state": "PAUSED", "state.v2": "STOPPED"}
     assert store.target("c") == STOPPED

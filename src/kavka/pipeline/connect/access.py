@@ -1,17 +1,16 @@
 """Access control of the REST interface: rejects requests that a browser sends for pages of other
 web sites.
 
-As in Kafka Connect's default configuration, there is no authentication: any client that can reach
-the listener may use the interface. A page of another site must not be able to use it through the
-browser of such a client. `kavka.common.web` has the rules. Responses to allowed origins have the
+Without authentication (`basic_auth.py`, client certificates), any client that can reach the
+listener may use the interface. A page of another site must not be able to use it through the
+browser of a client. `kavka.common.web` has the rules. Responses to allowed origins have the
 headers of Kafka Connect (Jetty's CrossOriginFilter).
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ class Access:
     names: frozenset[str] = frozenset({"localhost"})
     """Lower-case host names of the worker. IP addresses are always allowed."""
     is_loopback: bool = True
-    """Whether only programs on this machine can reach the listener. Then no other names are
+    """Whether only programs on this machine can reach the listeners. Then no other names are
     allowed."""
     origins: tuple[str, ...] = ()
     """`access.control.allow.origin`: `*` matches any text."""
@@ -41,13 +40,11 @@ class Access:
     """`access.control.allow.methods`."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], host: str, address: str) -> Access:
-        """Returns the access rules of a worker. `host` is the host in the setting `listeners`,
-        `address` the bound address."""
-        names = {"localhost", host, settings["rest.advertised.host.name"] or ""} - {""}
+    def of(cls, settings: Mapping[str, Any], names: Iterable[str], is_loopback: bool) -> Access:
+        """Returns the access rules of a worker."""
         return cls(
             frozenset(name.lower() for name in names),
-            ipaddress.ip_address(address.partition("%")[0]).is_loopback,
+            is_loopback,
             tuple(origin.lower() for origin in settings["access.control.allow.origin"]),
             tuple(method.upper() for method in settings["access.control.allow.methods"]) or _METHODS,
         )

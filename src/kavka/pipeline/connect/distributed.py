@@ -24,7 +24,10 @@ from typing import Any
 from kavka.client.consumer.assignors import Assignment, Assignor, Subscription
 from kavka.client.consumer.consumer import Consumer
 from kavka.common.errors import KafkaError
-from kavka.pipeline.connect.herder import UNASSIGNED, Herder, WrongWorker
+from kavka.pipeline.connect.herder import UNASSIGNED, Herder, RestError, WrongWorker, task_config_of
+from kavka.pipeline.connect.peers import Peers
+from kavka.pipeline.connect.publisher import Publisher
+from kavka.pipeline.connect.session_keys import KeySettings, SignatureError
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import ConfigStore, StatusStore
 from kavka.pipeline.connect.tasks import Worker
@@ -144,9 +147,18 @@ class DistributedHerder(Herder):
     assignments."""
 
     def __init__(
-        self, worker: Worker, configs: ConfigStore, statuses: StatusStore, settings: Mapping[str, Any], url: str
+        self,
+        worker: Worker,
+        configs: ConfigStore,
+        statuses: StatusStore,
+        settings: Mapping[str, Any],
+        url: str,
+        keys: KeySettings | None = None,
+        peers: Peers | None = None,
     ) -> None:
         super().__init__(worker, configs, statuses)
+        self._keys = keys or KeySettings()
+        self._publisher = Publisher(self, self._keys, peers or Peers())
         self.url = url
         self.process = uuid.uuid4().hex
         """Distinguishes this worker from another worker with the same id."""
@@ -160,10 +172,12 @@ class DistributedHerder(Herder):
     def start(self) -> None:
         super().start()
         self._member_thread.start()
+        self._publisher.start()
 
     def close(self) -> None:
         """Stops all tasks, publishes their state, then leaves the group, so that other workers take
         over the connectors."""
+        self._publisher.close()
         super().close()
         self._leaving.set()
         self._member_thread.join(30.0)
@@ -225,7 +239,32 @@ class DistributedHerder(Herder):
     def generation(self) -> int:
         return max(self._assignments.generation, 0)
 
+    # --- the records that the publisher writes
+
+    def leader_url(self) -> str | None:
+        return "" if self._is_leader() else self._assignments.workers.get(self._assignments.leader)
+
+    def task_configs(self) -> dict[str, dict[str, str]]:
+        running = {name: task.originals for name, task in list(self._tasks.items())}
+        return {name: task_config_of(config) for name, config in running.items() if config == self.configs.config(name)}
+
     # --- overrides of Herder
+
+    def verify(self, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            self._keys.verify(self.configs.session_key(), body, headers)
+        except SignatureError as error:
+            raise RestError(error.code, str(error)) from None
+
+    def put_task_configs(self, name: str, body: Any) -> None:
+        self.require_leader()
+        expected = task_config_of(self.config(name))
+        # A request for an earlier configuration or for another connector, for example a repeated
+        # request, changes nothing.
+        if body != [expected]:
+            raise RestError(409, f"The task configurations are not those of the current configuration of {name}")
+        if self.configs.task_config(name) != expected:
+            self.configs.put_task_config(name, expected)
 
     def owns(self, name: str) -> bool:
         return name in self._assignments.connectors.get(self.worker.id, ())

@@ -37,6 +37,7 @@ _STOP_TIMEOUT = 60.0
 _INVALID = (
     "\nYou can also find the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
 )
+_STANDALONE = "Kafka Connect in standalone mode does not support externally setting task configurations."
 _OTHER_PLUGINS = {"converter": CONVERTERS, "transformation": TRANSFORMS, "predicate": PREDICATES}
 
 
@@ -109,6 +110,14 @@ class Herder:
 
     def require_owner(self, name: str) -> None:
         """Raises WrongWorker if another worker runs this connector."""
+
+    def verify(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Raises RestError unless another worker has signed the request."""
+        raise RestError(500, _STANDALONE)
+
+    def put_task_configs(self, name: str, body: Any) -> None:
+        """Stores the configuration of a task, which the worker that runs it has sent."""
+        raise RestError(500, _STANDALONE)
 
     @property
     def generation(self) -> int:
@@ -444,8 +453,7 @@ class Herder:
         return {"id": number, **_status_json(self._task(name, number))}
 
     def tasks(self, name: str) -> list[dict[str, Any]]:
-        config = self.config(name)
-        task_config = {**config, "task.class": config[plugins.CLASS]}
+        task_config = task_config_of(self.config(name))
         return [{"id": task_id, "config": task_config} for task_id in self._task_ids(name)]
 
     # --- topics and offsets
@@ -493,6 +501,11 @@ class Herder:
         self.require_leader()
         reset_offsets(self.worker, name, self._class_of_stopped(name))
         return "The offsets for this connector have been reset successfully"
+
+
+def task_config_of(config: Mapping[str, str]) -> dict[str, str]:
+    """Returns the configuration of a connector's task."""
+    return {**config, "task.class": config[plugins.CLASS]}
 
 
 def _no_type(config: Mapping[str, str | None]) -> str:

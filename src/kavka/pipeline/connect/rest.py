@@ -10,8 +10,6 @@ import json
 import logging
 import math
 import traceback
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +26,10 @@ from starlette.routing import Route
 from kavka.client.admin import Admin
 from kavka.common.errors import KafkaError
 from kavka.pipeline.connect.access import Access, Guard
+from kavka.pipeline.connect.basic_auth import BasicAuth, Users
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder, RestError, WrongWorker
+from kavka.pipeline.connect.peers import PeerError, PeerResponse, Peers
 from kavka.pipeline.connect.providers import Secrets
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED
@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 # The version of Kafka Connect whose REST interface this implements.
 VERSION, COMMIT = "3.9.1", "kavka"
-_FORWARD_TIMEOUT = 90.0
 _PHRASES = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupported Media Type"}
 _CONFLICT = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _JSON = "application/json"
@@ -58,11 +57,16 @@ def error(code: int, message: str) -> JSONResponse:
 
 
 class Api:
-    """The routes and handlers of the REST interface of one herder."""
+    """The routes and handlers of the REST interface of one herder. `users` is None without
+    authentication. `peers` forwards requests."""
 
-    def __init__(self, herder: Herder, access: Access | None = None) -> None:
+    def __init__(
+        self, herder: Herder, access: Access | None = None, users: Users | None = None, peers: Peers | None = None
+    ) -> None:
         self.herder = herder
         self._access = access or Access()
+        self._users = users
+        self._peers = peers or Peers()
         self._cluster_id: str | None = None
 
     def app(self) -> Starlette:
@@ -83,6 +87,7 @@ class Api:
             self._route(f"{connector}/resume", "PUT", lambda call, name: self._target(name, STARTED)),
             self._route(f"{connector}/stop", "PUT", lambda call, name: self._target(name, STOPPED)),
             self._route(f"{connector}/tasks", "GET", lambda call, name: self.herder.tasks(name)),
+            self._route(f"{connector}/tasks", "POST", self._put_task_configs, is_internal=True),
             self._route(f"{connector}/topics", "GET", lambda call, name: {name: {"topics": self.herder.topics(name)}}),
             self._route(f"{connector}/topics/reset", "PUT", self._reset_topics),
             self._route(f"{connector}/offsets", "GET", lambda call, name: self.herder.offsets(name)),
@@ -100,15 +105,27 @@ class Api:
             self._route("/admin/loggers/{logger}", "PUT", self._set_logger),
         ]
         handlers = {HTTPException: _http_error, Exception: _unexpected}
-        guard = Middleware(Guard, access=self._access)
-        return Starlette(routes=_by_path(routes), exception_handlers=handlers, middleware=[guard])
+        middleware = [Middleware(Guard, access=self._access)]
+        if self._users is not None:
+            middleware.append(Middleware(BasicAuth, users=self._users))
+        return Starlette(routes=_by_path(routes), exception_handlers=handlers, middleware=middleware)
 
-    def _route(self, path: str, method: str, work: Callable[..., Any]) -> tuple[str, str, Callable[..., Any]]:
-        return path, method, self._handler(work)
+    def _route(
+        self, path: str, method: str, work: Callable[..., Any], is_internal: bool = False
+    ) -> tuple[str, str, Callable[..., Any]]:
+        return path, method, self._handler(work, is_internal)
 
-    def _handler(self, work: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+    def _handler(self, work: Callable[..., Any], is_internal: bool) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            body = await _body(request)
+            data = await _data(request)
+            if isinstance(data, Response):
+                return data
+            if is_internal:
+                try:
+                    self.herder.verify(data, request.headers)
+                except RestError as failure:
+                    return error(failure.code, str(failure))
+            body = _body(request, data)
             if isinstance(body, Response):
                 return body
             return await run_in_threadpool(self._respond, work, Call(request, body))
@@ -122,7 +139,7 @@ class Api:
         except RestError as failure:
             return error(failure.code, str(failure))
         except WrongWorker as failure:
-            return _forward(call, failure.url)
+            return self._forward(call, failure.url)
         except (ConnectError, KafkaError) as failure:
             return error(500, self._hide(str(failure), call))
         except Exception as failure:
@@ -139,6 +156,24 @@ class Api:
         config = body.get("config")
         secrets = Secrets.of({**body, **(config if isinstance(config, dict) else {})})
         return secrets.hide(self.herder.worker.providers.hide(text))
+
+    def _forward(self, call: Call, url: str | None) -> Response:
+        """Sends the request to another worker, with the credentials of the client."""
+        request = call.request
+        if url is None or request.query_params.get("forward") == "false":
+            return error(409, _CONFLICT)
+        query_string = request.scope["query_string"].decode("latin-1")
+        query = f"{query_string}&forward=false" if query_string else "forward=false"
+        # Use the unescaped path of the scope: a connector's name may contain any character. Do not
+        # use the request's URL: it contains the Host header, which the client chooses.
+        target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
+        authorization = request.headers.get("authorization")
+        headers = {} if authorization is None else {"Authorization": authorization}
+        data = None if call.body is None else json.dumps(call.body).encode()
+        try:
+            return _forwarded_response(self._peers.send(request.method, target, data, headers))
+        except PeerError as failure:
+            return error(500, f"IO Error trying to forward REST request: {failure}")
 
     # --- handlers
 
@@ -202,6 +237,10 @@ class Api:
     def _restart(self, call: Call, name: str) -> Any:
         plan = self.herder.restart(name, call.flag("includeTasks"), call.flag("onlyFailed"))
         return None if plan is None else JSONResponse(plan, 202)
+
+    def _put_task_configs(self, call: Call, name: str) -> None:
+        """An internal request of the worker that runs the connector."""
+        self.herder.put_task_configs(name, call.body)
 
     def _reset_topics(self, call: Call, name: str) -> Response:
         self.herder.reset_topics(name)
@@ -299,15 +338,15 @@ def _settings(body: Any, subject: str) -> dict[str, str | None]:
     return settings
 
 
-async def _body(request: Request) -> Any:
-    """Returns the parsed JSON body, or a response that rejects it. As in Kafka Connect, a body
+async def _data(request: Request) -> bytes | Response:
+    """Returns the bytes of the body, or a response that rejects it. As in Kafka Connect, a body
     requires a JSON Content-Type, which a page of another site cannot send without a preflight
     request."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() != _JSON:
         return error(415, "HTTP 415 Unsupported Media Type")
     if request.method not in ("POST", "PUT", "PATCH"):
-        return None
+        return b""
     length = request.headers.get("content-length", "")
     is_too_large = length.isdecimal() and int(length[:20]) > _MAX_BODY_BYTES
     data = bytearray()
@@ -321,12 +360,17 @@ async def _body(request: Request) -> Any:
         return error(400, "the body is incomplete")
     if is_too_large:
         return error(413, f"the body has more than {_MAX_BODY_BYTES} bytes")
+    return bytes(data)
+
+
+def _body(request: Request, data: bytes) -> Any:
+    """Returns the parsed JSON body, or a response that rejects it."""
     if not data.strip():
         return None
-    if content_type is None:
+    if "content-type" not in request.headers:
         return error(415, "HTTP 415 Unsupported Media Type")
     try:
-        return _parsed(bytes(data))
+        return _parsed(data)
     except ValueError as failure:
         return error(400, f"the body is not JSON: {failure}")
 
@@ -365,31 +409,11 @@ def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _forward(call: Call, url: str | None) -> Response:
-    request = call.request
-    if url is None or request.query_params.get("forward") == "false":
-        return error(409, _CONFLICT)
-    query_string = request.scope["query_string"].decode("latin-1")
-    query = f"{query_string}&forward=false" if query_string else "forward=false"
-    # Use the unescaped path of the scope: a connector's name may contain any character. Do not use
-    # the request's URL: it contains the Host header, which the client chooses.
-    target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
-    data = None if call.body is None else json.dumps(call.body).encode()
-    headers = {"Content-Type": "application/json"}
-    forwarded = urllib.request.Request(target, data, headers, method=request.method)
-    try:
-        with urllib.request.urlopen(forwarded, timeout=_FORWARD_TIMEOUT) as response:
-            return _forwarded_response(response.status, response.read(), response.headers)
-    except urllib.error.HTTPError as failure:
-        return _forwarded_response(failure.code, failure.read(), failure.headers)
-    except OSError as failure:
-        return error(500, f"IO Error trying to forward REST request: {failure}")
-
-
-def _forwarded_response(code: int, body: bytes, headers: Any) -> Response:
-    location = headers.get("Location")
-    extra_headers = {"Location": location} if location else None
-    return Response(body, code, headers=extra_headers, media_type=headers.get("Content-Type") if body else None)
+def _forwarded_response(response: PeerResponse) -> Response:
+    location = response.headers.get("Location")
+    headers = {"Location": location} if location else None
+    media_type = response.headers.get("Content-Type") if response.body else None
+    return Response(response.body, response.code, headers=headers, media_type=media_type)
 
 
 async def _http_error(request: Request, failure: Exception) -> Response:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kavka.common.config import AtLeast, ConfigType, Importance, NotEmpty, OneOf, Satisfies
+from kavka.common.config import AtLeast, ConfigType, EachOneOf, Importance, NotEmpty, OneOf, Satisfies
 from kavka.pipeline.connect.api import SINK, Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import (
@@ -20,6 +20,7 @@ from kavka.pipeline.connect.loading import (
 )
 from kavka.pipeline.connect.options import Option, parse
 from kavka.pipeline.connect.plugins import FILES_DISABLED
+from kavka.pipeline.connect.session_keys import ALGORITHMS
 from kavka.pipeline.connect.topic_creation import rules as topic_rules
 
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
@@ -135,12 +136,23 @@ WORKER = (
     Option("value.converter", CLASS, doc="The default converter of values.", importance=HIGH),
     Option("header.converter", CLASS, "SimpleHeaderConverter", "Has no effect: a header is text, or stays as bytes.",
            LOW),
-    Option("listeners", LIST, ("http://localhost:8083",), "The address of the REST interface. The default is reachable "
-           "from this machine only. (Kafka's default, `http://:8083`, is reachable from any machine.) Workers of a "
-           "group on several machines need an address that the other workers can reach.", LOW),
+    Option("listeners", LIST, ("http://localhost:8083",), "The addresses of the REST interface: `http://host:port` "
+           "and `https://host:port`. The default is reachable from this machine only. (Kafka's default, "
+           "`http://:8083`, is reachable from any machine.) Workers of a group on several machines need an address "
+           "that the other workers can reach. `listeners.https.ssl.…` has the certificates; if no setting has this "
+           "prefix, `ssl.…` has them.", LOW),
+    Option("rest.advertised.listener", default=None, doc="The protocol that other workers use for this worker: "
+           "`http` or `https`. The default is `http` if there is such a listener.", importance=LOW,
+           validator=OneOf(("http", "https"), ignore_case=True)),
     Option("rest.advertised.host.name", default=None, doc="The host name that other workers use for this worker.",
            importance=LOW),
     Option("rest.advertised.port", INT, None, "The port that other workers use for this worker.", LOW),
+    Option("rest.extension.classes", LIST, (), "`org.apache.kafka.connect.rest.basic.auth.extension."
+           "BasicAuthSecurityRestExtension` enables basic authentication. No other class is supported.", LOW),
+    Option("rest.extension.jaas.config", default=None, doc="The login module of basic authentication, with the file of "
+           "its users: `org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule required "
+           "file=\"/etc/kavka/connect-users.properties\";`. (Kavka only; Kafka reads a JAAS file.)",
+           importance=LOW),
     Option("access.control.allow.origin", LIST, (), "Origins of web pages that may use the REST interface: "
            "`https://ui.example`, `https://*.example` or `*`. Requests of all other pages are rejected.", LOW),
     Option("access.control.allow.methods", LIST, (), "Methods that these pages may use; the default is GET, POST and "
@@ -187,6 +199,17 @@ DISTRIBUTED = (
            "group, and others take over its connectors.", HIGH),
     Option("heartbeat.interval.ms", INT, 3000, "The interval of a worker's heartbeats.", HIGH),
     Option("rebalance.timeout.ms", INT, 60_000, "How long workers may take to rejoin in a rebalance.", HIGH),
+    Option("inter.worker.key.generation.algorithm", default="HmacSHA256", doc="The algorithm of the key that signs "
+           "internal requests.", importance=LOW, validator=OneOf(ALGORITHMS, ignore_case=True)),
+    Option("inter.worker.key.size", INT, None, "The size of this key in bits; the default is that of the algorithm.",
+           LOW, AtLeast(40)),
+    Option("inter.worker.key.ttl.ms", INT, 3_600_000, "The leader replaces the key after this time; 0: never.", LOW,
+           AtLeast(0)),
+    Option("inter.worker.signature.algorithm", default="HmacSHA256", doc="The algorithm that signs internal requests. "
+           "It must be among the verification algorithms of all workers.", importance=LOW,
+           validator=OneOf(ALGORITHMS, ignore_case=True)),
+    Option("inter.worker.verification.algorithms", LIST, ("HmacSHA256",), "The algorithms of signatures that the "
+           "worker accepts.", LOW, EachOneOf(ALGORITHMS)),
 )  # fmt: skip
 
 # Prefixes of a worker's settings that apply to clients of the cluster.
@@ -215,7 +238,9 @@ def options_of(cls: type[Connector]) -> tuple[Option, ...]:
 
 def client_settings(worker: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings of clients of the cluster, from the worker's settings."""
-    settings = {name: value for name, value in worker.items() if name.startswith(_CLIENT_PREFIXES)}
+    settings = {
+        name: value for name, value in worker.items() if name.startswith(_CLIENT_PREFIXES) and name != "ssl.client.auth"
+    }
     return {"bootstrap.servers": worker.get("bootstrap.servers", "localhost:9092"), **settings}
 
 

@@ -9,6 +9,7 @@ The records in the topics have the keys and JSON of Kafka Connect, so that its t
 | | `target-state-NAME` | `{"state": "STARTED"}`, PAUSED, or with `"state.v2": "STOPPED"` |
 | | `task-NAME-0` | `{"properties": {…}}` |
 | | `commit-NAME` | `{"tasks": 1}` |
+| | `session-key` | `{"key", "algorithm", "creation-timestamp"}` |
 | status | `status-connector-NAME` | `{"state", "trace", "worker_id", "generation"}` |
 | | `status-task-NAME-0` | the same |
 | | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", …}}` |
@@ -32,9 +33,11 @@ from typing import Any, Protocol
 
 from kavka.pipeline.connect.api import Offsets
 from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.session_keys import SessionKey
 
 STARTED, PAUSED, STOPPED = "STARTED", "PAUSED", "STOPPED"
 _PLAN = {"kavka.batch": "plan"}
+_SESSION_KEY = "session-key"
 
 
 class Table(Protocol):
@@ -133,9 +136,24 @@ class ConfigStore:
         if target is not None:
             values[f"target-state-{name}"] = _target_json(target)
         values[f"connector-{name}"] = _to_json({"properties": dict(config)})
-        values[f"task-{name}-0"] = _to_json({"properties": dict(config)})
-        values[f"commit-{name}"] = _to_json({"tasks": 1})
         self._table.put(values)
+
+    def task_config(self, name: str) -> dict[str, str] | None:
+        """Returns the published configuration of the task. Tasks do not use it: Kafka Connect's
+        tools read it."""
+        properties = (_parsed(self._table.get(f"task-{name}-0")) or {}).get("properties")
+        return properties if isinstance(properties, dict) else None
+
+    def put_task_config(self, name: str, config: Mapping[str, str]) -> None:
+        task = {f"task-{name}-0": _to_json({"properties": dict(config)}), f"commit-{name}": _to_json({"tasks": 1})}
+        self._table.put(task)
+
+    def session_key(self) -> SessionKey | None:
+        record = _parsed(self._table.get(_SESSION_KEY))
+        return None if record is None else SessionKey.of(record)
+
+    def put_session_key(self, key: SessionKey) -> None:
+        self._table.put({_SESSION_KEY: _to_json(key.record())})
 
     def put_target(self, name: str, state: str) -> None:
         self._table.put({f"target-state-{name}": _target_json(state)})

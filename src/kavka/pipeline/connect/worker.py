@@ -6,20 +6,20 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.listeners import Listeners
 from kavka.pipeline.connect.loading import Declared, items_of
 from kavka.pipeline.connect.options import Option, parsed, warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, NAMES, Providers, secret_values
+from kavka.pipeline.connect.session_keys import KeySettings
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
 from kavka.pipeline.connect.tasks import FAILED, Worker
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WATCH_INTERVAL = 0.5
+_NEEDS_CONNECT = "Connect's REST interface needs: pip install 'kavka[connect]'"
 _SPARK_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.scheduler.mode": "FAIR",
@@ -178,7 +179,7 @@ def _standalone(
     providers: Providers,
 ) -> int:
     settings = _prepare(properties, STANDALONE, providers)
-    server = Server(settings)
+    server = Server(settings, properties)
     session = SharedSession(properties)
     offsets = FileTable(Path(settings["offset.storage.file.filename"]))
     worker = _worker(properties, settings, server.name, session, offsets, providers)
@@ -227,7 +228,8 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
     from kavka.pipeline.connect.topic_table import TopicTable
 
     settings = _prepare(properties, DISTRIBUTED, providers)
-    server = Server(settings)
+    keys = KeySettings.of(settings)
+    server = Server(settings, properties)
     session = SharedSession(properties)
     client = client_settings(properties)
     herder: DistributedHerder | None = None
@@ -245,7 +247,8 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
         tables.append(table("offset", settings["offset.storage.partitions"]))
         tables.append(table("status", settings["status.storage.partitions"]))
         worker = _worker(properties, settings, server.name, session, tables[1], providers)
-        herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
+        configs, statuses = ConfigStore(tables[0]), StatusStore(tables[2])
+        herder = DistributedHerder(worker, configs, statuses, settings, server.url, keys, server.peers)
         herder.start()
         try:
             server.run(herder, session.has_crashed, ready)
@@ -260,27 +263,18 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
 
 
 class Server:
-    """Owns the socket of the REST interface. The constructor binds it: the worker's id contains the
-    port."""
+    """Owns the listeners and the users of the REST interface. Raises ConnectError for a bad
+    setting, and OSError."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        listener = (settings["listeners"] or ("http://localhost:8083",))[0]
-        parts = urlsplit(listener)
-        if parts.scheme.lower() != "http":
-            raise ConfigErrors({"listeners": [f"Invalid value {listener} for configuration listeners: only http://"]})
-        host = parts.hostname or ""
-        port = 8083 if parts.port is None else parts.port
-        self.socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind((host, port))
-        self.socket.listen(100)
-        address, bound_port = self.socket.getsockname()[:2]
-        self._settings, self._host, self._address = settings, host, address
-        advertised = settings["rest.advertised.host.name"] or (
-            host if host not in ("", "0.0.0.0", "::") else _own_address()
-        )
-        self.name = f"{advertised}:{settings['rest.advertised.port'] or bound_port}"
-        self.url = f"http://{self.name}"
+    def __init__(self, settings: Mapping[str, Any], properties: Mapping[str, str]) -> None:
+        try:
+            from kavka.pipeline.connect.basic_auth import Users
+        except ImportError as error:
+            raise ConnectError(_NEEDS_CONNECT) from error
+        self._settings = settings
+        self._users = Users.of(settings)
+        self.listeners = Listeners(settings, properties)
+        self.name, self.url, self.peers = self.listeners.name, self.listeners.url, self.listeners.peers
 
     def run(self, herder: Herder, has_ended: Callable[[], bool], ready: Callable[[str], None]) -> None:
         """Serves requests until a signal arrives or `has_ended` returns True. Calls `ready` with
@@ -292,15 +286,16 @@ class Server:
             from kavka.pipeline.connect.rest import Api
             from kavka.web import server as web
         except ImportError as error:
-            raise ConnectError("Connect's REST interface needs: pip install 'kavka[connect]'") from error
-        access = Access.of(self._settings, self._host, self._address)
+            raise ConnectError(_NEEDS_CONNECT) from error
+        listeners = self.listeners
+        access = Access.of(self._settings, listeners.host_names, listeners.are_loopback)
         # Uvicorn's log lines go to the worker's handlers, which hide secrets.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
-            Api(herder, access).app(), log_config=None, access_log=False, http="h11", ws="none", lifespan="off",
-            timeout_graceful_shutdown=5,
+            Api(herder, access, self._users, self.peers).app(), log_config=None, access_log=False, http="h11",
+            ws="none", lifespan="off", timeout_graceful_shutdown=5,
         )  # fmt: skip
-        server = web.Server(config, self.socket)
+        server = web.Server(config, listeners.sockets, tls=listeners.tls)
         # Uvicorn raises a captured signal again after it stops listening. That would end the
         # process before the tasks are stopped.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
@@ -320,11 +315,4 @@ class Server:
                 time.sleep(_WATCH_INTERVAL)
 
         threading.Thread(target=watch, name="connect-watch", daemon=True).start()
-        server.run(sockets=[self.socket])
-
-
-def _own_address() -> str:
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
+        server.run(sockets=listeners.sockets)
