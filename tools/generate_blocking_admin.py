@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "src" / "kavka" / "client" / "adm
 TARGET = FOLDER / "blocking.py"
 FAMILIES = (
     "topics", "configs", "groups", "records", "log_dirs", "brokers", "transactions", "replicas", "resets", "hanging",
-    "throttles", "quotas", "users", "acls",
+    "throttles", "quotas", "users", "acls", "tokens",
 )  # fmt: skip
 
 HEAD = '''"""The blocking admin client.

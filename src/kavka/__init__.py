@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kavka.client.admin.types import ConfigSynonym as ConfigSynonym
     from kavka.client.admin.types import ConsumerGroupDescription as ConsumerGroupDescription
     from kavka.client.admin.types import CreatedTopic as CreatedTopic
+    from kavka.client.admin.types import DelegationToken as DelegationToken
     from kavka.client.admin.types import ElectionType as ElectionType
     from kavka.client.admin.types import FeatureMetadata as FeatureMetadata
     from kavka.client.admin.types import GroupListing as GroupListing
@@ -152,6 +153,7 @@ _NAMES = {
         "ConfigSynonym",
         "ConsumerGroupDescription",
         "CreatedTopic",
+        "DelegationToken",
         "ElectionType",
         "FeatureMetadata",
         "GroupListing",

@@ -19,6 +19,7 @@ PROBE = Path(__file__).parent / "java" / "KavkaProbe.java"
 _QUICK_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 _COMMON_TOOLS = {
+    "delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",

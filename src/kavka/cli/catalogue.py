@@ -63,6 +63,10 @@ TOOLS = (
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change settings of topics, brokers and groups", "kavka.cli.configs"),
     Tool("acls", TOPICS, "list, add and remove ACLs", "kavka.cli.acls"),
+    Tool(
+        "delegation-tokens", TOPICS, "create, renew, expire and describe delegation tokens",
+        "kavka.cli.delegation_tokens",
+    ),
     Tool("consumer-groups", GROUPS, "list, describe and delete groups, reset offsets", "kavka.cli.consumer_groups"),
     Tool(
         "groups", GROUPS, "list groups of every type", "kavka.cli.consumer_groups",
@@ -119,14 +123,12 @@ TOOLS = (
 )  # fmt: skip
 
 _KRAFT = "it reads KRaft's metadata log; Kavka stores metadata in ZooKeeper or an embedded database"
-_SECURITY = "Kavka has no security features yet"
 _SHARE = "Kavka has no share groups"
 
 # Tools of Kafka 3.9 and 4.3 that Kavka does not have, by script name: the reason and an
 # alternative.
 MISSING = {
-    "kafka-delegation-tokens": f"{_SECURITY}, and so no tokens",
-    "zookeeper-security-migration": f"{_SECURITY}, and so no ACLs in ZooKeeper",
+    "zookeeper-security-migration": "brokers set the ACLs of the znodes that they create (zookeeper.set.acl=true)",
     "kafka-storage": "no formatting is needed: a broker creates its log directories and its cluster id at startup",
     "kafka-metadata-quorum": f"{_KRAFT}; to find the controller: zookeeper-shell HOST get /controller",
     "kafka-metadata-shell": f"{_KRAFT}; zookeeper-shell reads the znodes",

@@ -17,6 +17,7 @@ CLASSES = {
     "ConsoleProducer": "console-producer",
     "ConsumerGroupCommand": "consumer-groups",
     "ConsumerPerformance": "consumer-perf-test",
+    "DelegationTokenCommand": "delegation-tokens",
     "DeleteRecordsCommand": "delete-records",
     "DumpLogSegments": "dump-log",
     "FeatureCommand": "features",

@@ -78,7 +78,7 @@ def test_typo_gets_a_suggestion_in_one_line(capsys):
     [
         ("kafka-storage.sh", "no formatting is needed"),
         ("storage", "no formatting is needed"),
-        ("kafka-delegation-tokens", "no security features yet"),
+        ("zookeeper-security-migration", "zookeeper.set.acl=true"),
         ("share-groups", "no share groups"),
         ("kafka-metadata-quorum.sh", "zookeeper-shell HOST get /controller"),
         ("trogdor.sh", "it tests Kafka itself"),

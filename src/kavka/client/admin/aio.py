@@ -13,6 +13,7 @@ from kavka.client.admin.quotas import Quotas
 from kavka.client.admin.replicas import Replicas
 from kavka.client.admin.resets import Resets
 from kavka.client.admin.throttles import Throttles
+from kavka.client.admin.tokens import Tokens
 from kavka.client.admin.users import Users
 from kavka.client.admin_config import admin_config
 from kavka.client.dropped import close_on_loop
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kavka.client.settings import AdminSettings
 
 
-class Admin(Resets, Hanging, Throttles, LogDirs, Replicas, Quotas, Users, Acls):
+class Admin(Resets, Hanging, Throttles, LogDirs, Replicas, Quotas, Users, Acls, Tokens):
     """Manages a cluster: topics, settings, groups, offsets, replicas, quotas, users, ACLs.
 
         async with Admin(bootstrap_servers="localhost:9092") as admin:

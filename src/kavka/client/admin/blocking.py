@@ -21,6 +21,7 @@ from kavka.client.admin.types import (
     ConfigResource,
     ConsumerGroupDescription,
     CreatedTopic,
+    DelegationToken,
     ElectionType,
     FeatureMetadata,
     GroupListing,
@@ -550,3 +551,42 @@ class Admin:
         """Remove the ACLs that match a filter. Returns the removed ACLs of each filter. An ACL that
         several filters match is in the result of the first of them."""
         return self._io.run(self._aio.delete_acls(filters, timeout=timeout))
+
+    def create_delegation_token(
+        self,
+        *,
+        renewers: Iterable[str] = (),
+        max_lifetime_ms: int = -1,
+        owner: str | None = None,
+        timeout: float | None = None,
+    ) -> DelegationToken:
+        """Create a token of the client's user, or of another `owner` if ACLs permit it. Principals
+        have the form `User:alice`. The renewers may renew and expire the token. Without
+        `max_lifetime_ms`, the broker's `delegation.token.max.lifetime.ms` applies."""
+        return self._io.run(
+            self._aio.create_delegation_token(
+                renewers=renewers, max_lifetime_ms=max_lifetime_ms, owner=owner, timeout=timeout
+            )
+        )
+
+    def renew_delegation_token(
+        self, hmac: bytes | str, *, renew_period_ms: int = -1, timeout: float | None = None
+    ) -> int:
+        """Renew the token with this HMAC (bytes, or base64 text) for a period from now, but not
+        beyond its maximum lifetime. Without a period, the broker's
+        `delegation.token.expiry.time.ms` applies. Returns the new expiry in milliseconds."""
+        return self._io.run(self._aio.renew_delegation_token(hmac, renew_period_ms=renew_period_ms, timeout=timeout))
+
+    def expire_delegation_token(
+        self, hmac: bytes | str, *, expiry_period_ms: int = -1, timeout: float | None = None
+    ) -> int:
+        """End the token with this HMAC (bytes, or base64 text) after a period from now; at once if
+        the period is negative. Returns the new expiry in milliseconds."""
+        return self._io.run(self._aio.expire_delegation_token(hmac, expiry_period_ms=expiry_period_ms, timeout=timeout))
+
+    def describe_delegation_token(
+        self, owners: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """Return the tokens of these owners, by default of all owners, that the client's user may
+        describe: as owner, requester or renewer, or because ACLs permit it."""
+        return self._io.run(self._aio.describe_delegation_token(owners, timeout=timeout))

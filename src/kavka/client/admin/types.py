@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -409,6 +410,26 @@ class ScramPassword:
 
     password: str = field(repr=False)
     iterations: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A delegation token. A client authenticates with SCRAM, with `token_id` as the user name and
+    `password` as the password."""
+
+    token_id: str
+    hmac: bytes = field(repr=False)
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    max_at_ms: int
+
+    @property
+    def password(self) -> str:
+        """The base64 text of the HMAC."""
+        return b64encode(self.hmac).decode()
 
 
 # --- replicas
