@@ -16,7 +16,6 @@ from kavka.pipeline.streams.cogrouped import (
     TimeWindowedCogroupedKStream,
 )
 from kavka.pipeline.streams.driver import TestInputTopic, TestOutputTopic, TestRecord, TopologyTestDriver
-from kavka.pipeline.streams.engine import ProcessorContext, PunctuationType, Record, RecordMetadata
 from kavka.pipeline.streams.error_handlers import ErrorHandlerContext, Response
 from kavka.pipeline.streams.errors import (
     FailedProcessingException,
@@ -47,6 +46,7 @@ from kavka.pipeline.streams.options import (
     StreamJoined,
     TableJoined,
 )
+from kavka.pipeline.streams.processors import ProcessorContext, PunctuationType, Record, RecordMetadata
 from kavka.pipeline.streams.queries import (
     QueryableStoreTypes,
     ReadOnlyKeyValueStore,

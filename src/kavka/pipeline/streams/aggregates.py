@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.expressions import Total
+from kavka.pipeline.streams.processors import Headers, Node
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import STAMP, ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step, TableNode
@@ -132,7 +132,7 @@ class _AggregateNode(TableNode):
 
     def init(self) -> None:
         super().init()
-        if self._final and self.store is not None:
+        if self._final:
             self._pending = self.store.open_map(f"{self.store.name} due")
 
     def is_empty(self, key: Any, value: Any) -> bool:
@@ -153,12 +153,11 @@ class _StreamAggregate(_AggregateNode):
     def add_part(self, key: Any, start: None, part: Any, timestamp: int, headers: Headers) -> None:
         """Add the aggregate of several records; the time is that of the latest of them."""
         if part is not None:
-            assert self.store is not None
             new, old, stamp = self.merged(self.store.get(key), part, timestamp)
             self.put_and_forward(key, new, old, stamp, headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is None or value is None or self.store is None or self.is_empty(key, value):
+        if key is None or value is None or self.is_empty(key, value):
             return
         stored = self.store.get(key)
         if stored is None:
@@ -177,7 +176,7 @@ class _TableAggregate(_AggregateNode):
     """Subtracts the old value of a changed key, and adds the new one."""
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if key is None or self.store is None:
+        if key is None:
             return
         stored = self.store.get(key)
         old = new = None
@@ -214,7 +213,6 @@ class _WindowAggregate(_AggregateNode):
 
     def _forward_closed(self, last: int, headers: Headers) -> None:
         """Forward the windows that start at `last` or before."""
-        assert self.store is not None
         if last < self._earliest:
             return
         for entry, _ in self._pending.scan(high=STAMP.pack(last + 1)):
@@ -239,14 +237,12 @@ class _WindowAggregate(_AggregateNode):
     def add_part(self, key: Any, start: int, part: Any, timestamp: int, headers: Headers) -> None:
         """Add the aggregate of several records of the window that starts at `start`. Parts come in
         the order of their windows, so that no part closes the window of another."""
-        assert self.store is not None
         window = TimeWindow(start, start + self._windows.size)
         if window.end > self.observe(timestamp, headers) and part is not None:
             new, old, stamp = self.merged(self.store.fetch(key, start), part, timestamp)
             self.put_window(key, window, new, old, stamp, headers)
 
     def _add(self, key: Any, value: Any, window: Window, timestamp: int, headers: Headers) -> None:
-        assert self.store is not None
         stored = self.store.fetch(key, window.start)
         if stored is None:
             old, new, stamp = None, self._aggregator(key, value, self._initializer()), timestamp
@@ -258,7 +254,6 @@ class _WindowAggregate(_AggregateNode):
         self.put_window(key, window, new, old, stamp, headers)
 
     def put_window(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
-        assert self.store is not None
         self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)
         if self._final:
             self._pending.put(STAMP.pack(window.start) + self.store.serialize_key(key), b"")
@@ -277,7 +272,7 @@ class _SlidingAggregate(_WindowAggregate):
     _close_delay = 1
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is None or value is None or self.store is None:
+        if key is None or value is None:
             return
         span = self._windows.time_difference
         self._closed = self.observe(timestamp, headers)
@@ -289,7 +284,6 @@ class _SlidingAggregate(_WindowAggregate):
             self._add_record(key, value, timestamp, headers)
 
     def _add_record(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        assert self.store is not None
         span = self._windows.time_difference
         starts = set()
         previous_time: int | None = None
@@ -324,7 +318,6 @@ class _SlidingAggregate(_WindowAggregate):
 
     def _add_early(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Add a record whose left window would start before time 0: that window starts at 0."""
-        assert self.store is not None
         starts = set()
         previous_time: int | None = None
         first_aggregate: ValueAndTimestamp | None = None
@@ -378,7 +371,6 @@ class _SessionAggregate(_AggregateNode):
     may still be there."""
 
     def _forward_closed(self, closed: int, headers: Headers) -> None:
-        assert self.store is not None
         if closed <= 0:
             return
         for entry, _ in self._pending.scan(high=STAMP.pack(closed)):
@@ -389,7 +381,7 @@ class _SessionAggregate(_AggregateNode):
                 self.forward(Windowed(key, Window(start, end)), Change(aggregate), end, headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is None or self.store is None:
+        if key is None:
             return
         gap = self._windows.inactivity_gap
         closed = max(self.observed, timestamp) - self._windows.grace - gap
@@ -416,7 +408,6 @@ class _SessionAggregate(_AggregateNode):
         self._forward_session(session, aggregate, None, end, headers)
 
     def _forward_session(self, session: Windowed, new: Any, old: Any, stamp: int, headers: Headers) -> None:
-        assert self.store is not None
         start, end = session.window.start, session.window.end
         if not self._final:
             cache_key = None if self._cache is None else (self.store.serialize_key(session.key), start, end)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kavka.pipeline.streams import operators
-from kavka.pipeline.streams.engine import Headers
 from kavka.pipeline.streams.expression_columns import ARROW_TYPES, to_arrow
 from kavka.pipeline.streams.expressions import JSON, TYPES, Expression, Listed
+from kavka.pipeline.streams.processors import Headers
 from kavka.pipeline.streams.serdes import Serde, Serdes
 
 Cells = Any

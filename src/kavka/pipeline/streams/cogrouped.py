@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.streams.aggregates import Aggregation, Aggregator
-from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.grouped import KGroupedStream, aggregate_table
 from kavka.pipeline.streams.options import Materialized, Named, first_of
+from kavka.pipeline.streams.processors import Headers, Node
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.tables import Step, TableNode
 from kavka.pipeline.streams.windows import SessionWindows, Windowed, Windows
@@ -36,7 +36,6 @@ class _Merge(TableNode):
             old = value.old if self._sends_old_values else None
             self.forward(key, Change(value.new, old, value.latest), timestamp, headers)
             return
-        assert self.store is not None
         if isinstance(key, Windowed):
             cache_key: Any = (self.store.serialize_key(key.key), key.window.start, key.window.end)
         else:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
+from kavka.pipeline.streams.engine import Sent, Task
 from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.processors import WALL_CLOCK_TIME, Headers
 from kavka.pipeline.streams.queries import QueryableStoreType, QueryableStoreTypes, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
@@ -156,15 +157,8 @@ class TopologyTestDriver:
         self._queue.append((topic, _Sent(key, value, timestamp, headers)))
         self._run()
 
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers,
-        partition: int | None,
-    ) -> None:
+    def send(self, *record: *Sent) -> None:
+        topic, key, value, timestamp, headers, _ = record
         sent = _Sent(key, value, timestamp, headers)
         self._output.setdefault(topic, deque()).append(sent)
         if self._reads(topic):

@@ -12,13 +12,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kavka.pipeline.streams.engine import Headers, Node
+from kavka.pipeline.streams.processors import Headers, Node
 from kavka.pipeline.streams.serdes import Change, Serde, resolved, wrapped
 from kavka.pipeline.streams.stores import ValueAndTimestamp
-from kavka.pipeline.streams.tables import Step
+from kavka.pipeline.streams.tables import Getter, Step
 from kavka.pipeline.streams.topology import Operator
 from kavka.pipeline.streams.versioned import SubscriptionStore
 
@@ -119,16 +120,18 @@ class ForeignJoin:
 
 @dataclass(frozen=True)
 class ForeignStage(Operator):
-    """One of the five operators of a join: a name of `_STAGES`."""
+    """One of the five operators of a join."""
 
     join: ForeignJoin
-    stage: str
+    stage: type[Stage]
 
     def node(self) -> Node:
-        return _STAGES[self.stage](self.join)
+        return self.stage(self.join)
 
 
-class _Stage(Node):
+class Stage(Node):
+    """A stage reads only the stores that it is connected to."""
+
     def __init__(self, join: ForeignJoin) -> None:
         self._join = join
 
@@ -137,12 +140,25 @@ class _Stage(Node):
         self._serialize_foreign_key = resolved(self._join.foreign_key_serde, *defaults).serialize
         self._serialize_value = resolved(self._join.value_serde, *reversed(defaults)).serialize
 
+    @cached_property
+    def _subscriptions(self) -> SubscriptionStore:
+        store: SubscriptionStore = self.task.store(self._join.store)
+        return store
+
+    @cached_property
+    def _get_left(self) -> Getter:
+        return self._join.this.getter(self.task)
+
+    @cached_property
+    def _get_right(self) -> Getter:
+        return self._join.other.getter(self.task)
+
     def _hash(self, value: Any) -> bytes | None:
         data = self._serialize_value(value)
         return None if data is None else blake2b(data, digest_size=16).digest()
 
 
-class _Send(_Stage):
+class Send(Stage):
     """Sends the subscriptions of a change on the left side."""
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
@@ -166,12 +182,8 @@ class _Send(_Stage):
         send(new, _RESPOND if join.left or old is not None else _RESPOND_IF_PRESENT)
 
 
-class _Receive(_Stage):
+class Receive(Stage):
     """Stores the subscriptions of a foreign key."""
-
-    def init(self) -> None:
-        super().init()
-        self._store: SubscriptionStore = self.task.store(self._join.store)
 
     def process(self, key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         if key is None and value.instruction != _RESPOND:
@@ -179,52 +191,40 @@ class _Receive(_Stage):
         if key is not None:
             is_removed = value.instruction in (_DELETE, _DELETE_AND_RESPOND)
             stored = None if is_removed else ValueAndTimestamp(value, timestamp)
-            self._store.put(self._serialize_foreign_key(key) or b"", value.key, stored)
+            self._subscriptions.put(self._serialize_foreign_key(key) or b"", value.key, stored)
         self.forward(key, value, timestamp, headers)
 
 
-class _Respond(_Stage):
+class Respond(Stage):
     """Responds to a subscription."""
-
-    def init(self) -> None:
-        super().init()
-        self._get = self._join.other.getter(self.task)
 
     def process(self, key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         if value.instruction == _DELETE:
             return
-        stored = None if key is None else self._get(key)
+        stored = None if key is None else self._get_right(key)
         stamp = timestamp if stored is None else max(timestamp, stored[1])
         foreign_value = None if stored is None or value.instruction == _DELETE_AND_RESPOND else stored[0]
         if value.instruction != _RESPOND_IF_PRESENT or foreign_value is not None:
             self.forward(value.key, Response(value.hash, foreign_value, value.partition), stamp, headers)
 
 
-class _RespondToAll(_Stage):
+class RespondToAll(Stage):
     """Sends a change on the right side to all subscriptions of its key."""
-
-    def init(self) -> None:
-        super().init()
-        self._store: SubscriptionStore = self.task.store(self._join.store)
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (not value.latest and self._join.other.is_versioned()):
             return
-        for subscription, _ in self._store.subscriptions(self._serialize_foreign_key(key) or b""):
+        for subscription, _ in self._subscriptions.subscriptions(self._serialize_foreign_key(key) or b""):
             response = Response(subscription.hash, value.new, subscription.partition)
             self.forward(subscription.key, response, timestamp, headers)
 
 
-class _Resolve(_Stage):
+class Resolve(Stage):
     """Joins a response with the left value, if that value has not changed since the
     subscription."""
 
-    def init(self) -> None:
-        super().init()
-        self._get = self._join.this.getter(self.task)
-
     def process(self, key: Any, value: Response, timestamp: int, headers: Headers) -> None:
-        stored = self._get(key)
+        stored = self._get_left(key)
         own = None if stored is None else stored[0]
         if value.hash != self._hash(own):
             return
@@ -232,12 +232,3 @@ class _Resolve(_Stage):
         if own is not None and (value.value is not None or self._join.left):
             joined = self._join.joiner(key, own, value.value)
         self.forward(key, joined, timestamp, headers)
-
-
-_STAGES: dict[str, Callable[[ForeignJoin], Node]] = {
-    "send": _Send,
-    "receive": _Receive,
-    "respond": _Respond,
-    "respond_to_all": _RespondToAll,
-    "resolve": _Resolve,
-}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kavka.pipeline.streams import plain_data
-from kavka.pipeline.streams.engine import Headers, Node
+from kavka.pipeline.streams.processors import Headers, Node, RecordOperator
 from kavka.pipeline.streams.tables import Step
 from kavka.pipeline.streams.topology import Operator
 from kavka.pipeline.streams.windows import JoinWindows
@@ -41,23 +41,21 @@ class _StreamTableJoin(Node):
     safe."""
 
     def __init__(self, operator: StreamTableJoin) -> None:
-        self._table, self._joiner, self._left = operator.table, operator.joiner, operator.left
-        self._mapper, self._grace, self._buffer_name = operator.mapper, operator.grace, operator.buffer
+        self._operator, self._is_left = operator, operator.left
 
     def init(self) -> None:
-        self._get = self._table.getter(self.task)
-        self._is_versioned = self._table.is_versioned()
-        self._buffer = None if self._buffer_name is None else self.task.store(self._buffer_name)
+        table, buffer = self._operator.table, self._operator.buffer
+        self._get, self._is_versioned = table.getter(self.task), table.is_versioned()
+        self._buffer = None if buffer is None else self.task.store(buffer)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if self._buffer is None:
             self._join(key, value, timestamp, headers)
             return
-        if value is None or (key is None and not self._left):
+        if value is None or (key is None and not self._is_left):
             return
-        assert self._grace is not None
         self.observed = max(self.observed, timestamp)
-        limit = self.observed - self._grace
+        limit = self.observed - (self._operator.grace or 0)
         if timestamp < limit:
             self._join(key, value, timestamp, headers)
         else:
@@ -68,37 +66,28 @@ class _StreamTableJoin(Node):
             self._join(key, value, _BUFFERED.unpack(first)[0], headers)
 
     def _join(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        table_key = key if self._mapper is None else self._mapper(key, value)
-        if value is None or (table_key is None and not self._left):
+        mapper = self._operator.mapper
+        table_key = key if mapper is None else mapper(key, value)
+        if value is None or (table_key is None and not self._is_left):
             return
         stored = None
         if table_key is not None:
             stored = self._get(table_key, timestamp) if self._is_versioned else self._get(table_key)
-        if stored is not None or self._left:
-            self.forward(key, self._joiner(key, value, None if stored is None else stored[0]), timestamp, headers)
+        if stored is not None or self._is_left:
+            joined = self._operator.joiner(key, value, None if stored is None else stored[0])
+            self.forward(key, joined, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class WindowPut(Operator):
+class WindowPut(RecordOperator):
     """Stores a stream's records for the other side of a join."""
 
     store: str
 
-    def node(self) -> Node:
-        return _WindowPut(self.store)
-
-
-class _WindowPut(Node):
-    def __init__(self, store: str) -> None:
-        self._store_name = store
-
-    def init(self) -> None:
-        self._store = self.task.store(self._store_name)
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.forward(key, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        node.forward(key, value, timestamp, headers)
         if key is not None:
-            self._store.put(key, value, timestamp)
+            node.task.store(self.store).put(key, value, timestamp)
 
 
 @dataclass(frozen=True)

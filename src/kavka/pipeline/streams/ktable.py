@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kavka.pipeline.streams import operators
+from kavka.pipeline.streams import foreign, operators
 from kavka.pipeline.streams.builder import StreamsBuilder, table_store
 from kavka.pipeline.streams.errors import TopologyException
-from kavka.pipeline.streams.foreign import (
-    ForeignJoin,
-    ForeignStage,
-    KeyPartitioner,
-    response_partition,
-    response_serde,
-    subscription_serde,
-)
 from kavka.pipeline.streams.grouped import KGroupedTable
 from kavka.pipeline.streams.options import Grouped, Materialized, Named, TableJoined, first_of
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.stores import BUFFER, SUBSCRIPTIONS, VERSIONED, StoreBuilder
 from kavka.pipeline.streams.suppress import SuppressStep
-from kavka.pipeline.streams.tables import FilterStep, JoinStep, MapValuesStep, RegroupStep, Step
+from kavka.pipeline.streams.tables import FilterStep, JoinSide, JoinStep, MapValuesStep, Regroup, Step
 from kavka.pipeline.streams.topology import ProcessorNode, RepartitionTopic
 from kavka.pipeline.streams.transforms import TransformStep
 from kavka.pipeline.streams.windows import Suppressed
@@ -50,12 +43,13 @@ class KTable:
     def filter(
         self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        return self._filter(predicate, False, materialized, named)
+        store = self._store(materialized, self.value_serde, "KTABLE-FILTER-")
+        return self._add("KTABLE-FILTER-", FilterStep(self.step, predicate, store.name or None), named, store)
 
     def filter_not(
         self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        return self._filter(predicate, True, materialized, named)
+        return self.filter(operators.Negated(predicate), materialized, named)
 
     def map_values(
         self, mapper: Callable[..., Any], materialized: Materialized | None = None, named: Named | None = None
@@ -99,7 +93,7 @@ class KTable:
         """`mapper(key, value)` returns the new key and the new value."""
         grouped = grouped or Grouped()
         name = self.builder.new_name("KTABLE-SELECT-")
-        self.builder.add_processor(name, RegroupStep(self.step, mapper), (self.name,))
+        self.builder.add_processor(name, Regroup(self.step, mapper), (self.name,))
         return KGroupedTable(self, name, grouped.key_serde, grouped.value_serde, grouped.name)
 
     def suppress(self, suppressed: Suppressed) -> KTable:
@@ -158,8 +152,8 @@ class KTable:
         for table, is_kept in ((self, left), (other, right)):
             if is_kept:
                 table.step.enable_sending_old_values()
-        for side, name, parent, table in zip(step.sides, sides, (self, other), (other, self), strict=True):
-            builder.add_processor(name, side, (parent.name,), table.step.getter_stores())
+        for name, is_left, parent, table in zip(sides, (True, False), (self, other), (other, self), strict=True):
+            builder.add_processor(name, JoinSide(step, is_left), (parent.name,), table.step.getter_stores())
         return self._add_named(merge, step, store, sides)
 
     def _join_foreign(
@@ -209,46 +203,37 @@ class KTable:
 
         extractor, function = operators.with_key(foreign_key_extractor), operators.with_key(joiner, 2)
         serdes = other.key_serde, self.value_serde
-        join = ForeignJoin(self.step, other.step, extractor, function, left, *serdes, store)
-        by_subscription = subscription_serde(self.key_serde)
+        join = foreign.ForeignJoin(self.step, other.step, extractor, function, left, *serdes, store)
+        stage = partial(foreign.ForeignStage, join)
+        by_subscription = foreign.subscription_serde(self.key_serde)
         topology = builder.topology
         topology.add_state_store(StoreBuilder(SUBSCRIPTIONS, store, self.key_serde, by_subscription, timestamped=True))
         to_other, to_this = table_joined.other_partitioner, table_joined.partitioner
 
-        builder.add_processor(send, ForeignStage(join, "send"), (self.name,))
+        builder.add_processor(send, stage(foreign.Send), (self.name,))
         builder.repartition(
             (send,),
             subscriptions,
             (other.key_serde, by_subscription),
             subscription_ends,
-            None if to_other is None else KeyPartitioner(to_other),
+            None if to_other is None else foreign.KeyPartitioner(to_other),
         )
-        builder.add_processor(receive, ForeignStage(join, "receive"), (subscription_ends[1],), (store,))
-        builder.add_processor(respond, ForeignStage(join, "respond"), (receive,), other.step.getter_stores())
-        builder.add_processor(respond_to_all, ForeignStage(join, "respond_to_all"), (other.name,), (store,))
+        builder.add_processor(receive, stage(foreign.Receive), (subscription_ends[1],), (store,))
+        builder.add_processor(respond, stage(foreign.Respond), (receive,), other.step.getter_stores())
+        builder.add_processor(respond_to_all, stage(foreign.RespondToAll), (other.name,), (store,))
         builder.repartition(
             (respond, respond_to_all),
             responses,
-            (self.key_serde, response_serde(other.value_serde)),
+            (self.key_serde, foreign.response_serde(other.value_serde)),
             response_ends,
-            response_partition if to_this is None else KeyPartitioner(to_this),
+            foreign.response_partition if to_this is None else foreign.KeyPartitioner(to_this),
         )
-        builder.add_processor(resolve, ForeignStage(join, "resolve"), (response_ends[1],), self.step.getter_stores())
+        builder.add_processor(resolve, stage(foreign.Resolve), (response_ends[1],), self.step.getter_stores())
         # The tables need not be co-partitioned. Each topic between them must be co-partitioned with
         # the table whose tasks read it.
         topology.copartition(subscription_ends[1], other.name)
         topology.copartition(response_ends[1], self.name)
         return builder.add_table(result, resolve, result_store.store_name, result_store)
-
-    def _filter(
-        self,
-        predicate: Callable[[Any, Any], Any],
-        negated: bool,
-        materialized: Materialized | None,
-        named: Named | None,
-    ) -> KTable:
-        store = self._store(materialized, self.value_serde, "KTABLE-FILTER-")
-        return self._add("KTABLE-FILTER-", FilterStep(self.step, predicate, negated, store.name or None), named, store)
 
     def _store(self, materialized: Materialized | None, value_serde: Serde | None, prefix: str = "") -> StoreBuilder:
         """The store of the next table, whose name is empty unless the user names it. With a prefix,

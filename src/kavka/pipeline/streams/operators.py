@@ -1,7 +1,7 @@
 """The operators of KStream without state, and how the user's functions are called.
 
-Each operator is a frozen dataclass, which the topology has, beside the node that runs it for each
-record. `lowering.py` has the table of the other ways to run an operator.
+Each operator is a frozen dataclass of the topology, whose `process` runs it for each record.
+`lowering.py` has the table of the other ways to run an operator.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from kavka.pipeline.streams.engine import Headers, Node, UserNode
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.expressions import BOOLEAN, Expression, Listed
+from kavka.pipeline.streams.processors import Headers, Node, RecordOperator, UserNode
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.topology import Operator
 
@@ -45,6 +46,16 @@ class OfValues:
         return self.function(*values)
 
 
+@dataclass(frozen=True)
+class Negated:
+    """The opposite of a predicate."""
+
+    predicate: Function
+
+    def __call__(self, key: Any, value: Any) -> bool:
+        return not self.predicate(key, value)
+
+
 def with_key(function: Function, values: int = 1) -> Function:
     """Return a function of the key and `values` values. The user's function may leave out the
     key."""
@@ -62,92 +73,55 @@ def _check(function: Any, kind: str | None = None) -> None:
         raise TopologyException(f"{function!r} gives {function.kind}, and {kind} is needed here")
 
 
-class _FunctionNode(Node):
-    """Calls one function of key and value. An expression of the timestamp gets that as well."""
-
-    def __init__(self, function: Function) -> None:
-        self._call = function
-        if isinstance(function, Expression) and "timestamp" in function.columns():
-            self.process = self._process_timed  # type: ignore[method-assign]
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.apply(self._call(key, value), key, value, timestamp, headers)
-
-    def _process_timed(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.apply(self._call(key, value, timestamp), key, value, timestamp, headers)
-
-    def apply(self, result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        raise NotImplementedError
+def _call(function: Function, key: Any, value: Any, timestamp: int) -> Any:
+    """Call a function of key and value. An expression may also read the timestamp."""
+    return function(key, value, timestamp) if isinstance(function, Expression) else function(key, value)
 
 
 @dataclass(frozen=True)
-class PassThrough(Operator):
+class PassThrough(RecordOperator):
     """Merged streams, and the branches of a split stream."""
 
-    def node(self) -> Node:
-        return _PassThrough()
-
-
-class _PassThrough(Node):
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.forward(key, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        node.forward(key, value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class Filter(Operator):
+class Filter(RecordOperator):
     predicate: Function
     negated: bool = False
 
     def __post_init__(self) -> None:
         _check(self.predicate, BOOLEAN)
 
-    def node(self) -> Node:
-        return _Filter(self)
-
-
-class _Filter(_FunctionNode):
-    def __init__(self, operator: Filter) -> None:
-        super().__init__(operator.predicate)
-        self._negated = operator.negated
-
-    def apply(self, result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if bool(result) != self._negated:
-            self.forward(key, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if bool(_call(self.predicate, key, value, timestamp)) != self.negated:
+            node.forward(key, value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class NonNullKey(Operator):
+class NonNullKey(RecordOperator):
     """Before a repartition topic: a record without a key cannot be grouped."""
 
-    def node(self) -> Node:
-        return _NonNullKey()
-
-
-class _NonNullKey(Node):
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is not None:
-            self.forward(key, value, timestamp, headers)
+            node.forward(key, value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class SelectKey(Operator):
+class SelectKey(RecordOperator):
     mapper: Function
 
     def __post_init__(self) -> None:
         _check(self.mapper)
 
-    def node(self) -> Node:
-        return _SelectKey(self.mapper)
-
-
-class _SelectKey(_FunctionNode):
-    def apply(self, result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.forward(result, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        node.forward(_call(self.mapper, key, value, timestamp), value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class Map(Operator):
-    """`flat`: the mapper gives any number of pairs."""
+class Map(RecordOperator):
+    """With `flat`, the mapper returns any number of pairs."""
 
     mapper: Function
     flat: bool = False
@@ -162,53 +136,35 @@ class Map(Operator):
                 raise StreamsException(f"the function of a map must return (key, value), not {pair!r}")
             yield pair
 
-    def node(self) -> Node:
-        return _Map(self)
-
-
-class _Map(Node):
-    def __init__(self, operator: Map) -> None:
-        self._pairs = operator.pairs
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        for pair in self._pairs(key, value):
-            self.forward(*pair, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for pair in self.pairs(key, value):
+            node.forward(*pair, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class MapValues(Operator):
+class MapValues(RecordOperator):
     mapper: Function
 
-    def node(self) -> Node:
-        return _MapValues(self.mapper)
-
-
-class _MapValues(_FunctionNode):
-    def apply(self, result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self.forward(key, result, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        node.forward(key, _call(self.mapper, key, value, timestamp), timestamp, headers)
 
 
 @dataclass(frozen=True)
-class FlatMapValues(Operator):
+class FlatMapValues(RecordOperator):
     mapper: Function
 
     @staticmethod
     def of(mapper: Function) -> FlatMapValues:
         return FlatMapValues(Listed(mapper) if isinstance(mapper, Expression) else with_key(mapper))
 
-    def node(self) -> Node:
-        return _FlatMapValues(self.mapper)
-
-
-class _FlatMapValues(_FunctionNode):
-    def apply(self, result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        for each in result:
-            self.forward(key, each, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for each in self.mapper(key, value):
+            node.forward(key, each, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class Peek(Operator):
-    """`ends`: nothing is forwarded (`foreach`)."""
+class Peek(RecordOperator):
+    """With `ends`, nothing is forwarded (`foreach`)."""
 
     action: Function
     ends: bool = False
@@ -216,60 +172,34 @@ class Peek(Operator):
     def __post_init__(self) -> None:
         _check(self.action)
 
-    def node(self) -> Node:
-        return _Peek(self)
-
-
-class _Peek(Node):
-    def __init__(self, operator: Peek) -> None:
-        self._action, self._ends = operator.action, operator.ends
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        self._action(key, value)
-        if not self._ends:
-            self.forward(key, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        self.action(key, value)
+        if not self.ends:
+            node.forward(key, value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class Branch(Operator):
+class Branch(RecordOperator):
     """Forwards a record to the child of the first predicate that is true. One more child than there
     are predicates gets the other records."""
 
     predicates: tuple[Function, ...] = ()
     names: tuple[str, ...] = ()
 
-    def node(self) -> Node:
-        return _Branch(self)
-
-
-class _Branch(Node):
-    def __init__(self, operator: Branch) -> None:
-        self._operator = operator
-
-    def init(self) -> None:
-        by_name = {child.name: child for child in self.children}
-        self._targets = [by_name[name] for name in self._operator.names]
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        for predicate, target in zip(self._operator.predicates, self._targets, strict=False):
-            if predicate(key, value):
-                target.process(key, value, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for predicate, name in zip_longest(self.predicates, self.names):
+            if predicate is None or predicate(key, value):
+                child = next(child for child in node.children if child.name == name)
+                child.process(key, value, timestamp, headers)
                 return
-        if len(self._targets) > len(self._operator.predicates):
-            self._targets[-1].process(key, value, timestamp, headers)
 
 
 @dataclass(frozen=True)
-class ToStream(Operator):
+class ToStream(RecordOperator):
     """A table's changes as a stream of its new values."""
 
-    def node(self) -> Node:
-        return _ToStream()
-
-
-class _ToStream(Node):
-    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        self.forward(key, value.new, timestamp, headers)
+    def process(self, node: Node, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        node.forward(key, value.new, timestamp, headers)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from kavka.pipeline.streams.aggregates import AggregateStep
 from kavka.pipeline.streams.batches import Columns, evaluate, to_bytes
-from kavka.pipeline.streams.engine import Headers
 from kavka.pipeline.streams.expressions import Expression
+from kavka.pipeline.streams.processors import Headers
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.windows import TimeWindows
 

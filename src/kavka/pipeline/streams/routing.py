@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from kavka.client.producer._append import murmur2
 from kavka.pipeline.streams.batches import Columns, headers_of, listed, read, to_bytes, without_collector
-from kavka.pipeline.streams.engine import Headers, Sink, Task, source_serdes
+from kavka.pipeline.streams.engine import Sent, Sink, Task, node_serdes
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.lowering import WAYS, Lane
 from kavka.pipeline.streams.parts import Parts
+from kavka.pipeline.streams.processors import Headers
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.sink_partitions import sink_partitions
 from kavka.pipeline.streams.ticks import TICK
@@ -57,7 +58,6 @@ _PIECE, _PIECE_BYTES = 8192, 8 * 1024 * 1024
 # A task passes parts on when it has so many.
 _MAX_PARTS = 500_000
 
-Sent = tuple[str, bytes | None, bytes | None, int, Headers, int | None]
 BatchStep = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -72,16 +72,8 @@ class Out:
         self._job = job
         self.sent: list[Sent] = []
 
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers,
-        partition: int | None,
-    ) -> None:
-        self.sent.append((topic, key, value, timestamp, headers, partition))
+    def send(self, *record: *Sent) -> None:
+        self.sent.append(record)
 
     def partitions(self, topic: str) -> int:
         own = self._job.partitions.get(topic)
@@ -98,7 +90,7 @@ class _LaneRunner:
 
     def __init__(self, lane: Lane, settings: Settings, sink: Sink | None) -> None:
         self.lane, self.sink = lane, sink
-        self._serdes = source_serdes(lane.source, settings)
+        self._serdes = node_serdes(lane.source, settings)
         self.key_serde = self._serdes[0] if sink is None else sink.key_serde
         self._steps = [WAYS[type(node.operator)].batch(node.operator) for node in lane.nodes]
 

@@ -6,8 +6,9 @@ import pickle
 import struct
 from typing import Any
 
-from kavka.pipeline.streams.engine import Headers, Node, Task
+from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.processors import Headers, Node
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Getter, Step

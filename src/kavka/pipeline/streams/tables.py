@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kavka.pipeline.streams.engine import Headers, Node, Task
+from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.processors import Headers, Node, RecordOperator
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import VERSIONED, ValueAndTimestamp
 from kavka.pipeline.streams.topology import Operator
@@ -64,13 +65,12 @@ class TableNode(Node):
         self._may_cache = step.may_cache
 
     def init(self) -> None:
-        self.store = None if self._store_name is None else self.task.store(self._store_name)
+        self.store: Any = None if self._store_name is None else self.task.store(self._store_name)
         self._is_versioned = self.store is not None and self.store.builder.kind == VERSIONED
         is_caching = self._may_cache and self.task.caching and self.store is not None and self.store.builder.caching
         self._cache: dict[Any, tuple[Any, Any, Any, int, Headers]] | None = {} if is_caching else None
 
     def put_and_forward(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        assert self.store is not None
         if not self._is_versioned:
             self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
             cache_key = None if self._cache is None else self.store.serialize_key(key)
@@ -84,7 +84,6 @@ class TableNode(Node):
     def stored_value(self, key: Any) -> Any:
         """The value of the store, if it is needed: to send it as the old value, or because the
         cache forwards a deletion only of a key that had a value."""
-        assert self.store is not None
         stored = self.store.get(key) if self._sends_old_values or self._cache is not None else None
         return None if stored is None else stored[0]
 
@@ -140,25 +139,14 @@ class TableSource(TableNode):
 
 
 @dataclass(frozen=True)
-class GlobalTable(Operator):
+class GlobalTable(RecordOperator):
     """Fills a global store."""
 
     store: str
 
-    def node(self) -> Node:
-        return _GlobalTable(self.store)
-
-
-class _GlobalTable(Node):
-    def __init__(self, store: str) -> None:
-        self._store_name = store
-
-    def init(self) -> None:
-        self._store = self.task.store(self._store_name)
-
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is not None:
-            self._store.put(key, None if value is None else ValueAndTimestamp(value, timestamp))
+            node.task.store(self.store).put(key, None if value is None else ValueAndTimestamp(value, timestamp))
 
 
 class ChildStep(Step):
@@ -210,8 +198,8 @@ class FilterStep(MapValuesStep):
     """Its function returns the value, or None. It sends old values where that needs no store, to
     drop changes of values that it filters out before and after."""
 
-    def __init__(self, parent: Step, predicate: Callable[[Any, Any], Any], negated: bool, store: str | None) -> None:
-        super().__init__(parent, FilteredValue(predicate, negated), store)
+    def __init__(self, parent: Step, predicate: Callable[[Any, Any], Any], store: str | None) -> None:
+        super().__init__(parent, FilteredValue(predicate), store)
         self.sends_old_values = parent.enable_sending_old_values(force=False)
 
     def drops_empty_changes(self) -> bool:
@@ -221,10 +209,9 @@ class FilterStep(MapValuesStep):
 @dataclass(frozen=True)
 class FilteredValue:
     predicate: Callable[[Any, Any], Any]
-    negated: bool
 
     def __call__(self, key: Any, value: Any) -> Any:
-        return value if bool(self.predicate(key, value)) != self.negated else None
+        return value if self.predicate(key, value) else None
 
 
 class _MapValues(TableNode):
@@ -247,37 +234,31 @@ class _MapValues(TableNode):
             self.forward(key, Change(new, old, value.latest), timestamp, headers)
 
 
-class RegroupStep(Step):
+@dataclass(frozen=True)
+class Regroup(RecordOperator):
     """`KTable.group_by`: selects the keys, before the repartition topic."""
 
-    def __init__(self, parent: Step, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
-        super().__init__()
-        self.parent, self.mapper = parent, mapper
-        parent.enable_sending_old_values()
+    parent: Step
+    mapper: Callable[[Any, Any], tuple[Any, Any]]
 
-    def node(self) -> Node:
-        return _Regroup(self)
+    def __post_init__(self) -> None:
+        self.parent.enable_sending_old_values()
 
-
-class _Regroup(Node):
-    def __init__(self, step: RegroupStep) -> None:
-        self._mapper, self._is_versioned = step.mapper, step.parent.is_versioned()
-
-    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if self._is_versioned and not value.latest:
+    def process(self, node: Node, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        if not value.latest and self.parent.is_versioned():
             return
         new = self._mapped(key, value.new)
         old = self._mapped(key, value.old)
         if new is not None and old is not None and new[0] == old[0]:
-            self.forward(new[0], Change(new[1], old[1]), timestamp, headers)
+            node.forward(new[0], Change(new[1], old[1]), timestamp, headers)
             return
         if old is not None:
-            self.forward(old[0], Change(None, old[1]), timestamp, headers)
+            node.forward(old[0], Change(None, old[1]), timestamp, headers)
         if new is not None:
-            self.forward(new[0], Change(new[1], None), timestamp, headers)
+            node.forward(new[0], Change(new[1], None), timestamp, headers)
 
     def _mapped(self, key: Any, value: Any) -> tuple[Any, Any] | None:
-        pair = None if value is None else self._mapper(key, value)
+        pair = None if value is None else self.mapper(key, value)
         return None if pair is None or pair[0] is None or pair[1] is None else pair
 
 
@@ -291,14 +272,13 @@ class JoinStep(Step):
         super().__init__(store)
         self.this, self.other, self.joiner = this, other, joiner
         self.keep_left, self.keep_right = keep_left, keep_right
-        self.sides = JoinSide(self, this, other, is_left=True), JoinSide(self, other, this, is_left=False)
+        self.sides_send_old_values = False
 
     def enable_sending_old_values(self, force: bool = True) -> bool:
         if self.store is None:
             self.this.enable_sending_old_values()
             self.other.enable_sending_old_values()
-            for side in self.sides:
-                side.sends_old_values = True
+            self.sides_send_old_values = True
         return super().enable_sending_old_values(force)
 
     def node(self) -> Node:
@@ -329,12 +309,26 @@ class JoinStep(Step):
         return (self.store,) if self.store else (*self.this.getter_stores(), *self.other.getter_stores())
 
 
-class JoinSide(Step):
+@dataclass(frozen=True)
+class JoinSide(Operator):
     """One side of a join of tables: joins a change of this side with the other side's value."""
 
-    def __init__(self, join: JoinStep, own: Step, other: Step, is_left: bool) -> None:
-        super().__init__()
-        self.join, self.own, self.other, self.is_left = join, own, other, is_left
+    join: JoinStep
+    is_left: bool
+
+    @property
+    def tables(self) -> tuple[Step, Step]:
+        """The table of this side, and of the other."""
+        join = self.join
+        return (join.this, join.other) if self.is_left else (join.other, join.this)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a value of this side without a value of the other is joined with None."""
+        return self.join.keep_left if self.is_left else self.join.keep_right
+
+    def joined(self, key: Any, own: Any, other: Any) -> Any:
+        return self.join.joined(key, own, other) if self.is_left else self.join.joined(key, other, own)
 
     def node(self) -> Node:
         return _JoinSide(self)
@@ -342,30 +336,23 @@ class JoinSide(Step):
 
 class _JoinSide(Node):
     def __init__(self, side: JoinSide) -> None:
-        self._side, self._join = side, side.join
-        self._needs_other = not (side.join.keep_left if side.is_left else side.join.keep_right)
+        self._side, self._needs_other = side, not side.is_kept
 
     def init(self) -> None:
-        self._get = self._side.other.getter(self.task)
-        self._is_versioned = self._side.own.is_versioned()
+        own, other = self._side.tables
+        self._get, self._is_versioned = other.getter(self.task), own.is_versioned()
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (self._is_versioned and not value.latest):
             return
         stored = self._get(key)
         other = None if stored is None else stored[0]
-        if other is None and self._needs_other:
+        if other is None and (self._needs_other or (value.new is None and value.old is None)):
             return
-        new, old = self._joined(key, value.new, other), None
-        if self._side.sends_old_values:
-            old = self._joined(key, value.old, other)
-        if other is None and value.new is None and value.old is None:
-            return
+        new, old = self._side.joined(key, value.new, other), None
+        if self._side.join.sides_send_old_values:
+            old = self._side.joined(key, value.old, other)
         self.forward(key, Change(new, old), timestamp if stored is None else max(timestamp, stored[1]), headers)
-
-    def _joined(self, key: Any, own: Any, other: Any) -> Any:
-        left, right = (own, other) if self._side.is_left else (other, own)
-        return self._join.joined(key, left, right)
 
 
 class _JoinMerge(TableNode):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kavka.pipeline.streams.engine import Headers, Node, ProcessorContext, Record, Task, made_by
+from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.processors import Headers, Node, ProcessorContext, Record, call_optional, supplied_by
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import ChildStep, Getter, Step, TableNode
@@ -52,20 +53,16 @@ class _Transformer:
     def __init__(self, step: TransformStep, task: Task) -> None:
         self.name, self.store_names = step.name, step.stores
         what = "a transformer: an object with transform(read_only_key, value)"
-        self._transformer = made_by(step.supplier, "transform", what)
+        self._transformer = supplied_by(step.supplier, "transform", what)
         self._context = TransformContext(self, task)
-        init = getattr(self._transformer, "init", None)
-        if init is not None:
-            init(self._context)
+        call_optional(self._transformer, "init", self._context)
 
     def __call__(self, key: Any, value: Any, timestamp: int, headers: Headers = ()) -> Any:
         with self._context.at(timestamp, headers):
             return self._transformer.transform(key, value)
 
     def close(self) -> None:
-        close = getattr(self._transformer, "close", None)
-        if close is not None:
-            close()
+        call_optional(self._transformer, "close")
 
 
 class TransformStep(ChildStep):

@@ -17,11 +17,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from kavka.pipeline.spark import versions
 from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.streams import plain_data
-from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Task
+from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.local_state import LocalState, boot_id, executor_folder
 from kavka.pipeline.streams.lowering import lower
 from kavka.pipeline.streams.parts import Part
 from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.processors import WALL_CLOCK_TIME
 from kavka.pipeline.streams.routing import PARTS, Out, chunks_of, now_ms
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.state_log import SEGMENT, LogPosition, StateLog

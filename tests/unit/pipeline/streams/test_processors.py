@@ -441,7 +441,7 @@ def test_a_global_store_is_written_by_its_own_processor_alone() -> None:
 
 def test_the_processor_of_a_global_store_has_no_punctuators() -> None:
     assert not has_users(StreamsBuilder().add_global_store(*_global()).build())
-    with pytest.raises(StreamsException, match="keeps keeps a global store, and cannot be called by time"):
+    with pytest.raises(StreamsException, match="keeps fills a global store, and cannot have punctuators"):
         TopologyTestDriver(keeping("everywhere", PunctuationType.STREAM_TIME))
 
 
