@@ -57,7 +57,11 @@ class ApiClient:
         if data:
             sent_headers["content-type"] = JSON
         sent_headers |= headers or {}
-        pairs = [(name.encode(), value.encode("latin-1")) for name, value in sent_headers.items() if value is not None]
+        pairs = [
+            (name.lower().encode(), value.encode("latin-1"))
+            for name, value in sent_headers.items()
+            if value is not None
+        ]
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
             "headers": pairs, "http_version": "1.1", "scheme": "http", "root_path": "",
