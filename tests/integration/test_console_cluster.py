@@ -144,7 +144,7 @@ def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin,
     expect(row).to_contain_text("set for this topic")
     expect(page.locator("tr[data-text='cleanup.policy']")).to_be_hidden()
     row.get_by_label("retention.ms").fill("-5")
-    submit_expecting_error(row, "Save", "retention.ms: -5 is not allowed, it must be at least -1")
+    submit_expecting_error(row, "Save", "retention.ms: -5 is not allowed; it must be at least -1")
     row.get_by_label("retention.ms").fill("7200000")
     send(row, "Save", "retention.ms is 7200000")
     send(page.locator("tr[data-text='retention.ms']"), "Default", "was reset")

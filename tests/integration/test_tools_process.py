@@ -152,7 +152,7 @@ def test_a_closed_pipe_is_not_an_error(kavka_broker: Broker, topic: str) -> None
     [
         (["topics", "--lst"], "lst is not a recognized option; did you mean --list?"),
         (["topics", "--list"], 'Missing required argument "[bootstrap-server]"'),
-        (["topics", "--list", "--bootstrap-server", "nonsense"], "'nonsense' is not allowed, it must be host:port"),
+        (["topics", "--list", "--bootstrap-server", "nonsense"], "'nonsense' is not allowed; it must be host:port"),
         (["topics", "--list", "--bootstrap-server", "x:1", "--command-config", "/nothing"], "/nothing: No such file"),
         (["configs", "--describe", "--entity-type", "nonsense"], "one of topics, brokers"),
         (["consumer-groups", "--list", "--timeout", "soon"], "Cannot parse argument 'soon' of option timeout"),

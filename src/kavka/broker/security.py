@@ -281,7 +281,7 @@ class BrokerSecurity:
         if security.protocol.has_sasl and mechanism not in security.mechanisms:
             raise ConfigError(
                 "sasl.mechanism.inter.broker.protocol",
-                f"'{mechanism}' is not allowed, it must be one of {', '.join(security.mechanisms)} "
+                f"'{mechanism}' is not allowed; it must be one of {', '.join(security.mechanisms)} "
                 f"(sasl.enabled.mechanisms of listener {listener})",
             )
         values.update({"security.protocol": protocol, "sasl.mechanism": mechanism})

@@ -172,7 +172,7 @@ def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
     static = dict(static)
     broker, node = static.get("broker.id"), static.get("node.id")
     if broker is not None and node is not None and broker.strip() != node.strip():
-        raise ConfigError("node.id", f"{node} is not allowed, it must be the same as broker.id ({broker})")
+        raise ConfigError("node.id", f"{node} is not allowed; it must be the same as broker.id ({broker})")
     if node is not None:
         static["broker.id"] = node
     elif broker is not None:
@@ -202,7 +202,7 @@ def _pairs(name: str, text: str, expected: str) -> list[tuple[str, str]]:
         if item.strip():
             key, colon, value = item.strip().rpartition(":")
             if not colon or not key or not value:
-                raise ConfigError(name, f"'{item.strip()}' is not allowed, it must be {expected}")
+                raise ConfigError(name, f"'{item.strip()}' is not allowed; it must be {expected}")
             pairs.append((key.strip(), value.strip()))
     return pairs
 
@@ -229,7 +229,7 @@ def _parse_listeners(key: str, text: str, protocols: Mapping[str, str]) -> tuple
         match = _ENDPOINT.fullmatch(item)
         if match is None or int(match[4]) > 65535:
             raise ConfigError(
-                key, f"'{item}' is not allowed, it must be name://host:port, such as PLAINTEXT://localhost:9092"
+                key, f"'{item}' is not allowed; it must be name://host:port, such as PLAINTEXT://localhost:9092"
             )
         name = match[1].upper()
         if name not in protocols:
@@ -286,7 +286,7 @@ def _inter_broker_listener(configs: BrokerConfigs, advertised: tuple[Listener, .
         return names[0]
     if chosen not in names:
         raise ConfigError(
-            "inter.broker.listener.name", f"'{chosen}' is not allowed, it must be one of {', '.join(names)}"
+            "inter.broker.listener.name", f"'{chosen}' is not allowed; it must be one of {', '.join(names)}"
         )
     return chosen
 
@@ -316,7 +316,7 @@ def _per_ip_overrides(values: Mapping[str, Any]) -> dict[str, int]:
     limits: dict[str, int] = {}
     for host, count in _pairs(key, values[key], "host:number"):
         if not count.isdecimal():
-            raise ConfigError(key, f"'{count}' is not allowed for {host}, it must be a whole number")
+            raise ConfigError(key, f"'{count}' is not allowed for {host}; it must be an integer")
         for address in _addresses(host.strip("[]")):
             limits[address] = int(count)
     if values["max.connections.per.ip"] == 0 and not limits:

@@ -20,7 +20,7 @@ ADMIN_CONFIGS = ConfigTable("admin client", (
       AtLeast(0)),
     K("retries", INT, INT_MAX, "Number of retries after a retriable error.",
       Between(0, INT_MAX), LOW),
-), foreign=FOREIGN)
+), unsupported_prefixes=FOREIGN)
 # fmt: on
 
 

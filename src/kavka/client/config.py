@@ -204,7 +204,7 @@ def _text(name: str, value: Any) -> str:
             try:
                 return value.decode()
             except UnicodeDecodeError:
-                raise ConfigError(name, f"{value!r} is not allowed, it must be text in UTF-8") from None
+                raise ConfigError(name, f"{value!r} is not allowed; it must be text in UTF-8") from None
         case _:
             raise ConfigError(name, f"a {type(value).__name__} is not allowed")
 
@@ -225,7 +225,7 @@ def parse_servers(servers: tuple[str, ...] | None) -> list[tuple[str, int]]:
         host, colon, port = item.rpartition("://")[2].rpartition(":")
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError("bootstrap.servers", f"'{item}' is not allowed, it must be host:port")
+            raise ConfigError("bootstrap.servers", f"'{item}' is not allowed; it must be host:port")
         if (host, int(port)) not in addresses:
             addresses.append((host, int(port)))
     if not addresses:

@@ -79,7 +79,7 @@ CONSUMER_CONFIGS = ConfigTable("consumer", (
       AtLeast(0)),
     K("interceptor.classes", LIST, (), "Interceptors of polled records and commits.",
       importance=LOW),
-), checks=(_rules,), foreign=FOREIGN)
+), checks=(_rules,), unsupported_prefixes=FOREIGN)
 # fmt: on
 
 CONSUMER_ALIASES: dict[str, Alias] = {

@@ -105,7 +105,7 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       AtLeast(5_000), LOW),
     K("producer.type", STRING, "async", "sync: send waits for the acknowledgement and raises on failure.",
       OneOf(("async", "sync")), LOW),
-), checks=(_rules,), foreign=FOREIGN)
+), checks=(_rules,), unsupported_prefixes=FOREIGN)
 # fmt: on
 
 
@@ -125,7 +125,7 @@ def _enqueue_timeout(value: Any) -> Mapping[str, Any]:
     try:
         wait = int(value)
     except (TypeError, ValueError):
-        raise ConfigError("queue.enqueue.timeout.ms", f"'{value}' is not allowed, it must be an integer") from None
+        raise ConfigError("queue.enqueue.timeout.ms", f"'{value}' is not allowed; it must be an integer") from None
     return {"max.block.ms": LONG_MAX if wait < 0 else wait}
 
 

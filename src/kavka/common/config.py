@@ -23,7 +23,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
 # The warning about a setting of a feature that is not implemented.
-LATER = "has no effect yet"
+NOT_IMPLEMENTED = "has no effect yet"
 
 
 class ConfigType(IntEnum):
@@ -81,7 +81,7 @@ class Validator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A minimum. `source` is the name of the setting that provides it, if any."""
+    """A minimum. `source` explains the minimum in errors; usually it is the name of a setting."""
 
     minimum: float
     source: str = ""
@@ -96,7 +96,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """A maximum. `source` is the name of the setting that provides it, if any."""
+    """A maximum. `source` explains the maximum in errors; usually it is the name of a setting."""
 
     maximum: float
     source: str = ""
@@ -146,7 +146,9 @@ class EachOneOf:
 
     @property
     def allowed(self) -> str:
-        return ("a list of " if self.may_be_empty else "one or more of ") + ", ".join(self.values)
+        return ("an empty list, or one or more of " if self.may_be_empty else "one or more of ") + ", ".join(
+            self.values
+        )
 
     def accepts(self, value: Any) -> bool:
         return (self.may_be_empty or len(value) > 0) and all(item in self.values for item in value)
@@ -188,9 +190,10 @@ class ConfigKey:
     """One setting.
 
     `synonyms` are the broker settings that provide the default; the first that is set is used. For
-    a broker setting they are coarser units of the same quantity. `warning` is logged after the name
-    if a user sets the setting, for example 'has no effect yet'. An `internal` setting is
-    accepted, but DescribeConfigs and the docs omit it.
+    a broker setting they are settings of the same quantity in coarser units, for example
+    log.retention.hours for log.retention.ms. `warning` is logged after the name if a user sets the
+    setting, for example 'has no effect yet'. An `internal` setting is accepted, but DescribeConfigs
+    and the docs omit it.
     """
 
     name: str
@@ -230,7 +233,7 @@ class ConfigKey:
         validator for a rule between settings."""
         validator = validator or self.validator
         if value is not None and validator is not None and not validator.accepts(value):
-            raise ConfigError(self.name, f"{self._quoted(value)} is not allowed, it must be {validator.allowed}")
+            raise ConfigError(self.name, f"{self._quoted(value)} is not allowed; it must be {validator.allowed}")
 
     def format(self, value: Any) -> str | None:
         """Return the text of a value, as Kafka writes it in a response."""
@@ -264,7 +267,7 @@ class ConfigKey:
                 return tuple(item.strip() for item in text.split(",")) if text else ()
             case _:
                 return text
-        raise ConfigError(self.name, f"{self._quoted(text)} is not allowed, it must be {_TYPE_WORDS[self.type]}")
+        raise ConfigError(self.name, f"{self._quoted(text)} is not allowed; it must be {_TYPE_WORDS[self.type]}")
 
     def _quoted(self, value: Any) -> str:
         if self.is_sensitive:
@@ -282,9 +285,9 @@ _INTEGER_BOUNDS = {
 _TYPE_WORDS = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "text",
-    ConfigType.INT: "a whole number of 32 bits",
-    ConfigType.SHORT: "a whole number of 16 bits",
-    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.INT: "a 32-bit integer",
+    ConfigType.SHORT: "a 16-bit integer",
+    ConfigType.LONG: "a 64-bit integer",
     ConfigType.DOUBLE: "a number",
     ConfigType.LIST: "a comma-separated list",
     ConfigType.CLASS: "the name of a class",
@@ -320,10 +323,11 @@ class ConfigTable:
     Immutable.
 
     `base_name` returns the name in the table for a name with a prefix, for example
-    `listener.name.x.ssl.protocol`. `foreign` maps prefixes of unsupported names to the reason.
+    `listener.name.x.ssl.protocol`. `unsupported_prefixes` maps prefixes of names of unsupported
+    features to the reason in errors.
     """
 
-    __slots__ = ("_base_name", "_foreign", "checks", "keys", "scope")
+    __slots__ = ("_base_name", "_unsupported_prefixes", "checks", "keys", "scope")
 
     def __init__(
         self,
@@ -331,13 +335,13 @@ class ConfigTable:
         keys: Iterable[ConfigKey],
         checks: tuple[CrossCheck, ...] = (),
         base_name: Callable[[str], str] = lambda name: name,
-        foreign: Mapping[str, str] | None = None,
+        unsupported_prefixes: Mapping[str, str] | None = None,
     ) -> None:
         self.scope = scope
         self.keys: dict[str, ConfigKey] = {}
         self.checks = checks
         self._base_name = base_name
-        self._foreign = foreign or {}
+        self._unsupported_prefixes = unsupported_prefixes or {}
         for key in keys:
             if key.name in self.keys:
                 raise ValueError(f"{key.name} is in the table of {scope} configs twice")
@@ -388,7 +392,7 @@ class ConfigTable:
 
         With `defaults` the result has every name of the table, otherwise only the names in
         `values`. An unknown name is an error if `strict`; otherwise it is left out. `warnings`
-        collects a line per unknown name and per setting without effect.
+        collects a line per unknown name and per setting that has a `warning`.
         """
         parsed = self.defaults() if defaults else {}
         for name, text in values.items():
@@ -412,7 +416,7 @@ class ConfigTable:
     def hint(self, name: str) -> str:
         """Return why an unknown name is not supported, or '; did you mean x?', or an empty
         string."""
-        for prefix, reason in self._foreign.items():
+        for prefix, reason in self._unsupported_prefixes.items():
             if name.startswith(prefix):
                 return f" ({reason})"
         from difflib import get_close_matches

@@ -24,7 +24,7 @@ SINGLE_GROUP_CONFIGS = ConfigTable("group", (
       AtLeast(1), synonyms=(Synonym(f"group.{HEARTBEAT_INTERVAL}"),)),
     K(ASSIGNMENT_INTERVAL, INT, 1000, "The minimum interval between two assignments of the group.",
       AtLeast(0), synonyms=(Synonym(f"group.{ASSIGNMENT_INTERVAL}"),)),
-), foreign={"share.": _SHARE, "streams.": _STREAMS})
+), unsupported_prefixes={"share.": _SHARE, "streams.": _STREAMS})
 # fmt: on
 
 

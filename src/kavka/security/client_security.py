@@ -59,7 +59,7 @@ def client_security(
         protocol = SecurityProtocol(name.upper())
     except ValueError:
         allowed = ", ".join(protocol.value for protocol in SecurityProtocol)
-        raise ConfigError("security.protocol", f"'{name}' is not allowed, it must be one of {allowed}") from None
+        raise ConfigError("security.protocol", f"'{name}' is not allowed; it must be one of {allowed}") from None
     context = client_context(TlsSettings.from_values(values)) if protocol.has_tls else None
     if not protocol.has_sasl:
         return ClientSecurity(protocol, context)

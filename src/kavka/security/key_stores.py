@@ -120,7 +120,7 @@ class StoreSource:
         kind = self.type.upper()
         if kind not in STORE_TYPES:
             raise ConfigError(
-                f"{self.prefix}type", f"'{self.type}' is not allowed, it must be one of {', '.join(STORE_TYPES)}"
+                f"{self.prefix}type", f"'{self.type}' is not allowed; it must be one of {', '.join(STORE_TYPES)}"
             )
         if kind != "PEM" and (self.pem or self.key_pem):
             name = "certificates" if "trust" in self.prefix else "certificate.chain"

@@ -125,7 +125,7 @@ def _apply_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
     for name in settings.enabled_protocols:
         if name not in _VERSIONS:
             raise ConfigError(
-                "ssl.enabled.protocols", f"'{name}' is not allowed, it must be one or more of {', '.join(_VERSIONS)}"
+                "ssl.enabled.protocols", f"'{name}' is not allowed; it must be one or more of {', '.join(_VERSIONS)}"
             )
     versions = {_VERSIONS[name] for name in settings.enabled_protocols}
     if settings.cipher_suites:

@@ -60,7 +60,7 @@ class TokenEndpoint:
         self._now_s = now_s
         parts = urlsplit(self._url)
         if parts.scheme not in _SCHEMES:
-            raise ConfigError(URL, f"'{self._url}' is not allowed, it must be a URL of {', '.join(_SCHEMES)}")
+            raise ConfigError(URL, f"'{self._url}' is not allowed; it must be a URL of {', '.join(_SCHEMES)}")
         self._is_file = parts.scheme == "file"
         self._request = self._url if self._is_file else _request(self._url, values, options)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]

@@ -40,7 +40,7 @@ def test_none_means_the_default_value() -> None:
     [
         ({"acks": "2"}, "acks", "all, -1, 0, 1"),
         ({"compression.type": "rar"}, "compression.type", "zstd"),
-        ({"batch.size": "many"}, "batch.size", "whole number"),
+        ({"batch.size": "many"}, "batch.size", "integer"),
         ({"linger.ms": -1}, "linger.ms", "at least 0"),
         ({"buffer.full.policy": "explode"}, "buffer.full.policy", "block, fail, clear"),
         ({"delivery.timeout.ms": 10}, "delivery.timeout.ms", "linger.ms + request.timeout.ms"),

@@ -131,7 +131,7 @@ def test_parse_returns_defaults_and_values():
 
 def test_unknown_name_is_a_warning_with_a_suggestion():
     warnings: list[str] = []
-    t = table(ConfigKey("log.retention.ms", INT, 1, ""), foreign={"remote.": "not here"})
+    t = table(ConfigKey("log.retention.ms", INT, 1, ""), unsupported_prefixes={"remote.": "not here"})
     assert t.parse({"log.retenton.ms": "2", "zzz": "1", "remote.x": "1"}, warnings=warnings) == {"log.retention.ms": 1}
     assert warnings == [
         "log.retenton.ms is not a known test config and is ignored; did you mean log.retention.ms?",
@@ -164,7 +164,7 @@ def test_rules_between_settings_include_defaults():
         checks=(lambda values: [("low", AtMost(values["high"], "high"))],),
     )
     t.parse({"low": "5"}, defaults=False)
-    with pytest.raises(ConfigError, match=r"^low: 6 is not allowed, it must be at most 5 \(high\)$"):
+    with pytest.raises(ConfigError, match=r"^low: 6 is not allowed; it must be at most 5 \(high\)$"):
         t.parse({"low": "6"}, defaults=False)
 
 

@@ -37,7 +37,7 @@ def test_values_are_parsed_and_errors_have_kafkas_messages() -> None:
     values, errors = parse(TABLE, {"count": "0"})
     assert values == {"file": None, "count": None, "secret": None}
     assert errors["file"] == ['Missing required configuration "file" which has no default value.']
-    assert errors["count"] == ["Invalid value 0 for configuration count: 0 is not allowed, it must be at least 1"]
+    assert errors["count"] == ["Invalid value 0 for configuration count: 0 is not allowed; it must be at least 1"]
     with pytest.raises(ConfigErrors, match=r"contains the following 2 error\(s\)"):
         parsed(TABLE, {"count": "x"})
 
