@@ -33,8 +33,8 @@ from tests.support.watched_broker import MAX_TURN_S, WatchedBroker
 
 USER, PASSWORD = "alice", "alice-secret"
 PROCESSES = 4
-DURATION_S = 8.0
-WARM_UP_S = 12.0
+DURATION_S = 6.0
+WARM_UP_S = 8.0
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -132,7 +132,9 @@ class Client:
 
     def connect(self) -> None:
         """Authenticate on a new connection, check the broker's signature, and close."""
-        with socket.create_connection(self._address, 30) as sock:
+        # Without a timeout, which would double the system calls.
+        with socket.socket() as sock:
+            sock.connect(self._address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(self._handshake)
             (error,) = struct.unpack_from(">h", _receive(sock), 4)
