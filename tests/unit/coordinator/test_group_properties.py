@@ -1,5 +1,5 @@
-"""Random requests of clients and restarts of the coordinator. No partition has two owners in one
-generation, no acknowledged offset is lost, and every request gets a response."""
+"""Properties of classic groups under random client requests and coordinator restarts: no partition
+has two owners in one generation, no committed offset is lost, and every request gets a response."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Client:
 class Groups(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.group = Harness()
-        self.number = 0
+        self.harness = Harness()
         self.clients: list[Client] = []
+        # Clients that send no more requests. Their pending requests may still get responses.
         self.dead: list[Client] = []
         self.owners: dict[tuple[int, int], str] = {}  # generation and partition -> identity
-        # Commits in log order: partition, offset, position in the log, whether it is acknowledged.
-        self.commits: list[tuple[int, int, int, bool]] = []
+        # Offset commits in log order: partition, offset, position of the record in the log.
+        self.commits: list[tuple[int, int, int]] = []
         self.attempt = 0
 
     # ---- clients
@@ -88,7 +88,7 @@ class Groups(RuleBasedStateMachine):
             self.act(number)
 
     @rule(numbers=client_orders)
-    def all_act_until_settled(self, numbers: list[int]) -> None:
+    def all_act_for_several_rounds(self, numbers: list[int]) -> None:
         for _ in range(4):
             self.all_act(numbers)
             self.all_act(numbers)
@@ -104,7 +104,7 @@ class Groups(RuleBasedStateMachine):
         client = self.clients[number]
         if client.is_pending or (client.instance_id is not None and version < 5):
             return
-        client.joining = self.group.join(
+        client.joining = self.harness.join(
             client.member_id,
             version=version,
             instance_id=client.instance_id,
@@ -126,7 +126,7 @@ class Groups(RuleBasedStateMachine):
             ids = [member.member_id for member in joined.members]
             for index, member_id in enumerate(ids):
                 assignments[member_id] = json.dumps(list(range(index, PARTITIONS, len(ids)))).encode()
-        client.syncing = self.group.sync(
+        client.syncing = self.harness.sync(
             client.member_id,
             client.generation,
             assignments,
@@ -137,13 +137,13 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=client_numbers)
     def sync_that_cannot_be_written(self, number: int) -> None:
-        self.group.failure = ErrorCode.NOT_COORDINATOR
+        self.harness.failure = ErrorCode.NOT_COORDINATOR
         self.sync(number)
-        self.group.failure = None
+        self.harness.failure = None
         self.apply_responses()
 
     def beat(self, client: Client) -> ErrorCode:
-        code = self.group.heartbeat(client.member_id, client.generation, client.instance_id)
+        code = self.harness.heartbeat(client.member_id, client.generation, client.instance_id)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.forget()
         return code
@@ -152,7 +152,7 @@ class Groups(RuleBasedStateMachine):
     def leave(self, number: int) -> None:
         client = self.clients[number]
         if client.member_id:
-            self.group.leave((client.member_id, client.instance_id))
+            self.harness.leave((client.member_id, client.instance_id))
             client.forget()
             self.apply_responses()
 
@@ -161,26 +161,26 @@ class Groups(RuleBasedStateMachine):
         client = self.clients[number]
         self.attempt += 1
         if fails:
-            self.group.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        position = len(self.group.log)
-        codes = self.group.commit(
+            self.harness.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        position = len(self.harness.log)
+        codes = self.harness.commit(
             {("t", partition): self.attempt},
             member_id=client.member_id,
             generation=client.generation,
             instance_id=client.instance_id,
         )
-        self.group.failure = None
+        self.harness.failure = None
         if codes[("t", partition)] is ErrorCode.NONE:
-            self.commits.append((partition, self.attempt, position, not self.group.hold))
+            self.commits.append((partition, self.attempt, position))
 
-    @rule(number=client_numbers, is_alive=st.booleans())
-    def crash_and_restart(self, number: int, is_alive: bool) -> None:
-        """Replace a client. Its pending requests may still get responses. With `is_alive`, the
-        replaced client continues, and the replacement sends only one request."""
+    @rule(number=client_numbers, is_zombie=st.booleans())
+    def replace_client(self, number: int, is_zombie: bool) -> None:
+        """Replace a client with a new process. With `is_zombie` the old client continues, and the
+        new client sends only one request."""
         client = self.clients[number]
         self.dead.append(client)
         self.clients[number] = Client(number, client.instance_id)
-        if is_alive:
+        if is_zombie:
             self.act(number)
             self.clients[number], self.dead[-1] = client, self.clients[number]
 
@@ -188,42 +188,39 @@ class Groups(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from((1, 100, 3_000, SESSION - 1, SESSION, REBALANCE)))
     def time_passes(self, ms: int) -> None:
-        self.group.advance(ms)
+        self.harness.advance(ms)
         self.apply_responses()
 
     @rule()
     def replicas_fall_behind(self) -> None:
-        self.group.hold = True
+        self.harness.hold = True
 
     @rule()
     def replicas_catch_up(self) -> None:
-        self.group.release()
-        self.commits = [(partition, offset, position, True) for partition, offset, position, _ in self.commits]
+        self.harness.release()
         self.apply_responses()
 
     @rule(loses_uncommitted=st.booleans())
     def restart(self, loses_uncommitted: bool) -> None:
         """Another coordinator takes over. It may lose the records that are not committed."""
-        if loses_uncommitted and self.group.held:
-            first = self.group.held[0]
+        if loses_uncommitted and self.harness.held:
+            first = self.harness.held[0]
             first_lost = next(
                 position
-                for position in range(len(self.group.log))
-                if self.group.log[position] == _encoded(first) and position >= self._committed()
+                for position in range(len(self.harness.log))
+                if self.harness.log[position] == _encoded(first) and position >= self._committed_end()
             )
-            del self.group.log[first_lost:]
+            del self.harness.log[first_lost:]
             self.commits = [commit for commit in self.commits if commit[2] < first_lost]
-        else:
-            self.commits = [(partition, offset, position, True) for partition, offset, position, _ in self.commits]
-        self.group.held = []
-        self.group.hold = False
+        self.harness.held = []
+        self.harness.hold = False
         for client in self.clients + self.dead:
             # The connection is closed and the response is lost. The client retries.
             client.joining = client.syncing = None
-        self.group.restart()
+        self.harness.restart()
 
-    def _committed(self) -> int:
-        return len(self.group.log) - sum(len(outcome.records) for outcome in self.group.held)
+    def _committed_end(self) -> int:
+        return len(self.harness.log) - sum(len(outcome.records) for outcome in self.harness.held)
 
     # ---- responses
 
@@ -263,14 +260,14 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def offsets_are_the_last_commits(self) -> None:
         expected: dict[int, int] = {}
-        for partition, offset, _, _ in self.commits:
+        for partition, offset, _ in self.commits:
             expected[partition] = offset
         for partition in range(PARTITIONS):
-            assert self.group.offset("t", partition) == expected.get(partition)
+            assert self.harness.offset("t", partition) == expected.get(partition)
 
     @invariant()
     def the_group_is_consistent(self) -> None:
-        group = self.group.shard.groups.get(GROUP)
+        group = self.harness.shard.groups.get(GROUP)
         if group is None:
             return
         assert isinstance(group, ClassicGroup)
@@ -288,19 +285,19 @@ class Groups(RuleBasedStateMachine):
         for member in members.values():
             assert group.state in (PREPARING, STABLE) or member.awaiting_join is None
             assert group.state is COMPLETING or member.awaiting_sync is None
-            assert ("session", GROUP, member.member_id) in self.group.timers.timers
+            assert ("session", GROUP, member.member_id) in self.harness.timers.timers
 
     def teardown(self) -> None:
         """Check that every request gets a response, and that the group becomes empty when all
         clients are silent."""
-        self.group.release()
-        self.group.advance(5 * REBALANCE + 300_000)
+        self.harness.release()
+        self.harness.advance(5 * REBALANCE + 300_000)
         for client in self.clients + self.dead:
             assert client.joining is None or not client.joining.is_pending
             assert client.syncing is None or not client.syncing.is_pending
-        group = self.group.shard.groups.get(GROUP)
+        group = self.harness.shard.groups.get(GROUP)
         assert group is None or group.state is EMPTY
-        assert self.group.timers.timers == {}
+        assert self.harness.timers.timers == {}
 
 
 def _encoded(outcome: Outcome) -> tuple[bytes, bytes | None]:

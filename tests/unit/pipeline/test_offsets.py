@@ -21,7 +21,7 @@ def test_a_checkpoint_has_topics_and_partitions_in_order() -> None:
         from_checkpoint({"a": 3})
 
 
-def test_a_limit_is_shared_by_all_partitions_in_proportion() -> None:
+def test_a_limit_is_shared_by_partitions_in_proportion_to_their_records() -> None:
     start, end = {A0: 0, A1: 0, B0: 10}, {A0: 900, A1: 99, B0: 11}
     end_offsets = limit_end_offsets(start, end, 100)
     assert end_offsets == {A0: 90, A1: 9, B0: 11}
@@ -54,10 +54,10 @@ _offset = st.integers(0, 1000)
     st.none() | st.integers(1, 50),
 )
 def test_tasks_cover_every_offset_once(
-    sizes: dict[TopicPartition, tuple[int, int]], min_partitions: int | None, max_records: int | None
+    spans: dict[TopicPartition, tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> None:
-    start = {tp: first for tp, (first, _) in sizes.items()}
-    end = {tp: first + size for tp, (first, size) in sizes.items()}
+    start = {tp: first for tp, (first, _) in spans.items()}
+    end = {tp: first + size for tp, (first, size) in spans.items()}
     ranges = plan(start, end, min_partitions, max_records)
     covered = sorted((range_.tp, offset) for range_ in ranges for offset in range(range_.start, range_.end))
     assert covered == sorted((tp, offset) for tp in end for offset in range(start[tp], end[tp]))
@@ -69,9 +69,9 @@ def test_tasks_cover_every_offset_once(
 
 
 @given(st.dictionaries(st.sampled_from([A0, A1, B0]), st.tuples(_offset, _offset), min_size=1), st.integers(1, 500))
-def test_a_limited_end_always_advances(sizes: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
-    start = {tp: first for tp, (first, _) in sizes.items()}
-    end = {tp: first + size for tp, (first, size) in sizes.items()}
+def test_a_limited_end_always_advances(spans: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+    start = {tp: first for tp, (first, _) in spans.items()}
+    end = {tp: first + size for tp, (first, size) in spans.items()}
     end_offsets = limit_end_offsets(start, end, limit)
     assert all(start[tp] <= end_offsets[tp] <= end[tp] for tp in end)
     assert count(start, end_offsets) <= limit + len(end)

@@ -19,10 +19,10 @@ from tests.unit.coordinator.harness import GROUP, Harness
 
 SESSION = 45_000
 REBALANCE = 60_000
-INTERVAL = 5_000
+HEARTBEAT_INTERVAL_MS = 5_000
 NAMESPACE = UUID(int=7)
 
-TopicIndex = tuple[str, int]
+NamedPartition = tuple[str, int]
 
 
 def topic_id(name: str) -> UUID:
@@ -55,14 +55,14 @@ class FakeTopics:
 
 
 class ConsumerHarness(Harness):
-    def __init__(self, topics: dict[str, int] | None = None, interval_ms: int = 0, **config: Any) -> None:
+    def __init__(self, topics: dict[str, int] | None = None, assignment_interval_ms: int = 0, **config: Any) -> None:
         self.topics = FakeTopics(**(topics or {}))
-        # Settings of single groups.
+        # The timings of groups that override the default.
         self.timings: dict[str, Timing] = {}
-        general = Timing(assignment_interval_ms=interval_ms)
-        settings = {"timing": lambda group: self.timings.get(group, general), **config}
+        default = Timing(assignment_interval_ms=assignment_interval_ms)
+        settings = {"timing": lambda group: self.timings.get(group, default), **config}
         super().__init__(consumer=ConsumerConfig(**settings), min_session_timeout_ms=1)
-        self.names = 0
+        self.member_count = 0
 
     def new_shard(self) -> GroupShard:
         return GroupShard(self.clock, self.timers, self.config, self.topics)
@@ -72,7 +72,7 @@ class ConsumerHarness(Harness):
         member_id: str,
         epoch: int,
         *,
-        owned: Sequence[TopicIndex] | None = None,
+        owned: Sequence[NamedPartition] | None = None,
         topics: Sequence[str] | None = None,
         pattern: str | None = None,
         version: int = 1,
@@ -96,10 +96,10 @@ class ConsumerHarness(Harness):
             return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
 
     def member(self, *topics: str, **options: Any) -> Client:
-        self.names += 1
-        return Client(self, options.pop("name", f"member-{self.names}"), topics, **options)
+        self.member_count += 1
+        return Client(self, options.pop("name", f"member-{self.member_count}"), topics, **options)
 
-    def settle(self, *members: Client, rounds: int = 20) -> None:
+    def heartbeat_until_stable(self, *members: Client, rounds: int = 20) -> None:
         """Send heartbeats of all members until the group is stable."""
         for _ in range(rounds):
             if not any([member.beat() for member in members]) and self.state == "Stable":
@@ -107,7 +107,7 @@ class ConsumerHarness(Harness):
         raise AssertionError(f"the group is still {self.state} after {rounds} rounds")
 
 
-def as_topic_partitions(partitions: Sequence[TopicIndex]) -> list[TopicPartitions]:
+def as_topic_partitions(partitions: Sequence[NamedPartition]) -> list[TopicPartitions]:
     by_topic: dict[str, list[int]] = {}
     for name, index in partitions:
         by_topic.setdefault(name, []).append(index)
@@ -136,8 +136,8 @@ class Client:
         self.rebalance_ms = rebalance_ms
         self.fields = fields
         self.epoch = 0
-        self.owned: set[TopicIndex] = set()
-        self.reported_owned: set[TopicIndex] | None = None
+        self.owned: set[NamedPartition] = set()
+        self.reported_owned: set[NamedPartition] | None = None
         self.interval = 0
         self.join()
 
@@ -196,7 +196,7 @@ class Client:
         return self.harness.group.members[self.name].current
 
 
-def assigned(harness: ConsumerHarness, response: ConsumerGroupHeartbeatResponse) -> set[TopicIndex]:
+def assigned(harness: ConsumerHarness, response: ConsumerGroupHeartbeatResponse) -> set[NamedPartition]:
     assert response.assignment is not None
     return {
         (harness.topics.name_of(topic.topic_id) or "?", partition)

@@ -12,7 +12,7 @@ from kavka.coordinator.group.consumer.config import Timing
 from kavka.coordinator.group.consumer.state import GroupState, MemberState
 from kavka.coordinator.operations import Outcome
 from tests.unit.coordinator.consumer.harness import (
-    INTERVAL,
+    HEARTBEAT_INTERVAL_MS,
     REBALANCE,
     SESSION,
     ConsumerHarness,
@@ -36,7 +36,7 @@ def test_the_first_member_gets_all_partitions_with_its_first_response() -> None:
     assert response.error_code == 0
     assert response.member_id == "m"
     assert response.member_epoch == 1
-    assert response.heartbeat_interval_ms == INTERVAL
+    assert response.heartbeat_interval_ms == HEARTBEAT_INTERVAL_MS
     assert assigned(harness, response) == {("t", 0), ("t", 1), ("t", 2)}
     assert harness.state == "Stable"
 
@@ -54,7 +54,7 @@ def test_a_missing_topic_is_assigned_when_it_is_created() -> None:
     assert member.owned == set()
     assert (member.epoch, harness.state) == (1, "Stable")
     harness.topics.set("t", 2)
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert member.owned == {("t", 0), ("t", 1)}
     assert member.epoch == 2
 
@@ -125,7 +125,7 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
     member = harness.member("t")
     for count in (3, 4, 5):
         harness.topics.set("t", count)
-        harness.settle(member)
+        harness.heartbeat_until_stable(member)
     assert member.epoch == 4
     for epoch in (5, 2, 1):
         response = harness.beat(member.name, epoch, owned=())
@@ -159,7 +159,7 @@ def test_a_member_whose_response_was_lost_may_send_the_previous_epoch() -> None:
 def test_a_fenced_member_rejoins_with_its_id_and_gets_its_partitions_again() -> None:
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     previously_owned, group_epoch = set(first.owned), harness.group.epoch
     assert first.join() is ErrorCode.NONE
     assert first.owned == previously_owned
@@ -226,19 +226,19 @@ def test_a_member_that_waits_for_partitions_gets_a_shorter_heartbeat_interval() 
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t")
     second = harness.member("t")
-    assert (first.interval, second.interval) == (INTERVAL, 1_000)
-    harness.settle(first, second)
+    assert (first.interval, second.interval) == (HEARTBEAT_INTERVAL_MS, 1_000)
+    harness.heartbeat_until_stable(first, second)
     second.beat()
-    assert second.interval == INTERVAL
+    assert second.interval == HEARTBEAT_INTERVAL_MS
 
 
 def test_added_partitions_increment_the_epoch_and_are_assigned() -> None:
     harness = ConsumerHarness({"t": 2})
     members = [harness.member("t") for _ in range(2)]
-    harness.settle(*members)
+    harness.heartbeat_until_stable(*members)
     epoch = harness.group.epoch
     harness.topics.set("t", 6)
-    harness.settle(*members)
+    harness.heartbeat_until_stable(*members)
     assert harness.group.epoch == epoch + 1
     assert [len(member.owned) for member in members] == [3, 3]
 
@@ -257,13 +257,13 @@ def test_a_deleted_topic_is_revoked() -> None:
     member = harness.member("a", "b")
     assert len(member.owned) == 2
     harness.topics.remove("b")
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert member.owned == {("a", 0)}
     assert list(harness.group.owners) == [topic_id("a")]
 
 
 def test_unsubscribed_topics_are_revoked_at_once() -> None:
-    harness = ConsumerHarness({"a": 2, "b": 2}, interval_ms=1_000)
+    harness = ConsumerHarness({"a": 2, "b": 2}, assignment_interval_ms=1_000)
     member = harness.member("a", "b")
     harness.clock.ms += 10
     response = harness.beat(member.name, member.epoch, topics=("a",), owned=sorted(member.owned))
@@ -274,14 +274,14 @@ def test_unsubscribed_topics_are_revoked_at_once() -> None:
 
 
 def test_targets_are_computed_at_most_once_per_interval() -> None:
-    harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
+    harness = ConsumerHarness({"t": 4}, assignment_interval_ms=1_000)
     first = harness.member("t")
     harness.clock.ms += 500
     second = harness.member("t")
     assert harness.state == "Assigning"
     assert (second.epoch, second.owned, second.interval) == (1, set(), 1_000)
     harness.clock.ms += 500
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     assert [len(first.owned), len(second.owned)] == [2, 2]
 
 
@@ -294,7 +294,7 @@ def test_settings_of_a_group_apply_at_once_and_only_to_this_group() -> None:
     harness.advance(19_999)
     member.beat()
     other = harness.beat("other", other.member_epoch, group="other")
-    assert (member.interval, other.heartbeat_interval_ms) == (7_000, INTERVAL)
+    assert (member.interval, other.heartbeat_interval_ms) == (7_000, HEARTBEAT_INTERVAL_MS)
     harness.advance(20_000)
     assert harness.state == "Empty"
     assert list(harness.shard.groups["other"].members) == ["other"]
@@ -320,12 +320,12 @@ def test_the_session_timeout_of_a_group_applies_after_a_restart() -> None:
 
 
 def test_the_assignment_interval_can_be_set_per_group() -> None:
-    harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
+    harness = ConsumerHarness({"t": 4}, assignment_interval_ms=1_000)
     harness.timings[GROUP] = Timing(assignment_interval_ms=0)
     first = harness.member("t")
     harness.clock.ms += 10
     second = harness.member("t")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     assert [len(first.owned), len(second.owned)] == [2, 2]
 
 
@@ -333,7 +333,7 @@ def test_members_may_choose_the_assignor_and_the_majority_wins() -> None:
     harness = ConsumerHarness({"a": 3, "b": 3})
     members = [harness.member("a", "b", server_assignor="range") for _ in range(2)]
     members.append(harness.member("a", "b", server_assignor="uniform"))
-    harness.settle(*members)
+    harness.heartbeat_until_stable(*members)
     for member in members:
         numbers = Counter(partition for _, partition in member.owned)
         assert set(numbers.values()) == {2}
@@ -350,11 +350,11 @@ def test_members_may_choose_the_assignor_and_the_majority_wins() -> None:
 def test_partitions_of_a_member_that_leaves_are_assigned_to_other_members() -> None:
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     response = harness.beat(second.name, -1)
     assert (response.error_code, response.member_epoch) == (0, -1)
     assert list(harness.group.members) == [first.name]
-    harness.settle(first)
+    harness.heartbeat_until_stable(first)
     assert len(first.owned) == 4
 
 
@@ -371,13 +371,13 @@ def test_a_group_without_members_is_empty_and_its_epoch_increases() -> None:
 def test_a_member_without_heartbeats_is_removed_after_its_session_timeout() -> None:
     harness = ConsumerHarness({"t": 2})
     first, second = harness.member("t"), harness.member("t")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     harness.advance(SESSION - 1)
     assert len(harness.group.members) == 2
     first.beat()
     harness.advance(1)
     assert list(harness.group.members) == [first.name]
-    harness.settle(first)
+    harness.heartbeat_until_stable(first)
     assert len(first.owned) == 2
     response = harness.beat(second.name, second.epoch)
     assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -393,7 +393,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
         harness.beat(first.name, first.epoch)
         second.beat()
     assert list(harness.group.members) == [second.name]
-    harness.settle(second)
+    harness.heartbeat_until_stable(second)
     assert len(second.owned) == 2
 
 
@@ -401,7 +401,7 @@ def test_a_member_that_revoked_in_time_stays() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t", rebalance_ms=20_000)
     second = harness.member("t")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     for _ in range(8):
         harness.advance(5_000)
         first.beat()
@@ -444,7 +444,7 @@ def test_a_change_of_topics_is_detected_again_after_a_failed_write() -> None:
     harness.failure = ErrorCode.NOT_ENOUGH_REPLICAS
     assert harness.beat(member.name, member.epoch).error_code
     harness.failure = None
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert len(member.owned) == 2
 
 
@@ -454,7 +454,7 @@ def test_a_change_of_topics_is_detected_again_after_a_failed_write() -> None:
 def test_a_static_member_that_leaves_temporarily_keeps_its_partitions() -> None:
     harness = ConsumerHarness({"t": 4})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
-    harness.settle(static, other)
+    harness.heartbeat_until_stable(static, other)
     previously_owned, epoch = set(static.owned), harness.group.epoch
     static.leave()
     assert harness.group.members[static.name].epoch == -2
@@ -471,12 +471,12 @@ def test_a_static_member_that_leaves_temporarily_keeps_its_partitions() -> None:
 def test_an_absent_static_member_is_removed_after_its_session_timeout() -> None:
     harness = ConsumerHarness({"t": 2})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
-    harness.settle(static, other)
+    harness.heartbeat_until_stable(static, other)
     static.leave()
     harness.advance(SESSION - 1)
     other.beat()
     harness.advance(1)
-    harness.settle(other)
+    harness.heartbeat_until_stable(other)
     assert len(other.owned) == 2
 
 
@@ -502,7 +502,7 @@ def test_a_static_member_that_rejoins_with_other_topics_gets_their_partitions() 
     static = harness.member("a", instance_id="i")
     static.leave()
     back = harness.member("b", instance_id="i")
-    harness.settle(back)
+    harness.heartbeat_until_stable(back)
     assert back.owned == {("b", 0)}
 
 
@@ -514,10 +514,10 @@ def test_a_pattern_is_resolved_by_the_coordinator_with_the_first_heartbeat() -> 
     member = harness.member(pattern="foo.*")
     assert member.owned == {("foo-1", 0), ("foo-2", 0)}
     harness.topics.set("foo-3", 1)
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert ("foo-3", 0) in member.owned
     harness.topics.remove("foo-1")
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert member.owned == {("foo-2", 0), ("foo-3", 0)}
 
 
@@ -530,10 +530,10 @@ def test_topic_names_and_a_pattern_are_combined() -> None:
 def test_an_unused_pattern_is_removed() -> None:
     harness = ConsumerHarness({"foo-1": 1, "bar": 1})
     first, second = harness.member(pattern="foo.*"), harness.member(pattern="foo.*")
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     first.beat(pattern="", topics=("bar",))
     assert "foo.*" in harness.group.patterns
-    harness.settle(first, second)
+    harness.heartbeat_until_stable(first, second)
     assert (first.owned, second.owned) == ({("bar", 0)}, {("foo-1", 0)})
     second.leave()
     assert harness.group.patterns == {}
@@ -567,7 +567,7 @@ def test_a_group_survives_a_restart() -> None:
     harness.restart()
     before.append(vars_of(harness.group))
     assert before[0] == before[1]
-    harness.settle(*members)
+    harness.heartbeat_until_stable(*members)
     assert Counter(partition for member in members for partition in member.owned) == Counter(("t", n) for n in range(5))
 
 
@@ -578,7 +578,7 @@ def vars_of(group: Any) -> dict[str, Any]:
 def test_undoing_a_change_restores_the_group() -> None:
     harness = ConsumerHarness({"t": 3})
     first = harness.member("t")
-    harness.settle(first)
+    harness.heartbeat_until_stable(first)
     group = harness.group
     before = vars_of(group.copy())
 

@@ -16,11 +16,11 @@ from kavka.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )
-from tests.unit.coordinator.consumer.harness import ConsumerHarness, TopicIndex
+from tests.unit.coordinator.consumer.harness import ConsumerHarness, NamedPartition
 from tests.unit.coordinator.harness import GROUP, SESSION
 
 
-def subscription(topics: tuple[str, ...] = ("t",), owned: set[TopicIndex] | None = None) -> bytes:
+def subscription(topics: tuple[str, ...] = ("t",), owned: set[NamedPartition] | None = None) -> bytes:
     """Encode a subscription of a cooperative consumer. Without `owned`, it is that of an eager
     consumer, which revokes all partitions before it joins."""
     message = ConsumerProtocolSubscription(topics=list(topics))
@@ -35,7 +35,7 @@ def subscription(topics: tuple[str, ...] = ("t",), owned: set[TopicIndex] | None
     return b"\x00\x01" + message.to_bytes(1)
 
 
-def assignment(*partitions: TopicIndex, user_data: bytes | None = None) -> bytes:
+def assignment(*partitions: NamedPartition, user_data: bytes | None = None) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for name, index in partitions:
         by_topic.setdefault(name, []).append(index)
@@ -62,7 +62,7 @@ class ClassicClient:
         self.instance_id = instance_id
         self.name = ""
         self.generation = -1
-        self.owned: set[TopicIndex] = set()
+        self.owned: set[NamedPartition] = set()
 
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
         if not self.cooperative:
@@ -427,7 +427,7 @@ def test_a_static_member_may_rejoin_with_the_other_protocol() -> None:
     harness = ConsumerHarness({"t": 2})
     other = harness.member("t")
     static = harness.member("t", instance_id="i")
-    harness.settle(other, static)
+    harness.heartbeat_until_stable(other, static)
     had = set(static.owned)
     client = ClassicClient(harness, instance_id="i", cooperative=False)
     client.joined(client.join())

@@ -53,7 +53,7 @@ def test_a_commit_with_an_older_epoch_is_accepted_for_partitions_owned_since_tha
     member = harness.member("t")
     old_epoch = member.epoch
     harness.topics.set("t", 4)
-    harness.settle(member)
+    harness.heartbeat_until_stable(member)
     assert member.epoch == old_epoch + 1
     assert commit(harness, member.name, old_epoch, ("t", 0), ("t", 1)) is ErrorCode.NONE
     assert commit(harness, member.name, old_epoch, ("t", 0), ("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH

@@ -14,7 +14,7 @@ from tests.unit.coordinator.consumer.harness import (
     REBALANCE,
     SESSION,
     ConsumerHarness,
-    TopicIndex,
+    NamedPartition,
     assigned,
 )
 from tests.unit.coordinator.harness import GROUP
@@ -33,10 +33,10 @@ class Consumer:
         self.topics = topics
         self.pattern: str | None = None
         self.epoch = 0
-        self.owned: set[TopicIndex] = set()
-        self.target: set[TopicIndex] = set()  # The last assignment.
+        self.owned: set[NamedPartition] = set()
+        self.target: set[NamedPartition] = set()  # The last assignment.
         self.sends_all_fields = True  # Whether the next heartbeat has all fields.
-        self.reported: set[TopicIndex] = set()
+        self.reported: set[NamedPartition] = set()
         self.is_running = True
 
     @property
@@ -97,7 +97,7 @@ class Groups(RuleBasedStateMachine):
 
     @initialize(target=consumers, interval_ms=st.sampled_from([0, 0, 1_000]), count=st.integers(1, 3))
     def begin(self, interval_ms: int, count: int) -> Any:
-        self.harness = ConsumerHarness({"a": 3, "b": 2}, interval_ms=interval_ms)
+        self.harness = ConsumerHarness({"a": 3, "b": 2}, assignment_interval_ms=interval_ms)
         self.members: list[Consumer] = []
         return multiple(*(self._start(("a", "b"), None, None) for _ in range(count)))
 
@@ -269,7 +269,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_has_two_owners(self) -> None:
-        owner: dict[TopicIndex, str] = {}
+        owner: dict[NamedPartition, str] = {}
         for member in getattr(self, "members", ()):
             if member.is_running and member.is_member:
                 for partition in member.owned:
