@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kavka import Admin, NewTopic
-from kavka.pipeline.streams.progress import ends
+from kavka.pipeline.streams.progress import end_offsets
 from kavka.streams import KafkaStreams
 from tests.integration.test_streams_spark import config, fill, lasting, word_count
 from tests.support.our_consumer import read_all
@@ -48,7 +48,7 @@ def test_the_word_count_works_with_apaches_console_tools(
         assert done.code == 0, done.err
         there += len(lines)
         # The tool runs in a shared JVM and may return before its producer has sent the lines.
-        wait_until(lambda: sum(ends(admin, [topic], False).values()) == there, timeout=60, what="the lines")
+        wait_until(lambda: sum(end_offsets(admin, [topic], False).values()) == there, timeout=60, what="the lines")
 
     def read(count: int) -> list[str]:
         done = apache_tools.run(

@@ -1,8 +1,8 @@
 """KafkaStreams: a topology, compiled to one query of Spark Structured Streaming and run.
 
-Under `state.dir`/`application.id`, on any file system that Spark supports, lie Spark's checkpoint
-(offsets, state) and `topology.json`, what the state was made by. A crash leaves both; the next
-start goes on from there, on any machine. They belong to one running application: the last that
+The folder `state.dir`/`application.id`, on any file system that Spark supports, has Spark's
+checkpoint (offsets, state) and `topology.json` (`layout.py`). After a crash the next start
+continues from there, on any machine. The folder belongs to one running application: the last that
 started (`fencing.py`).
 """
 
@@ -30,12 +30,11 @@ from kavka.pipeline.streams.application_states import ACTIVE, ENDED, TRANSITIONS
 from kavka.pipeline.streams.errors import InvalidStateStoreException, RetryProductionException, StreamsException
 from kavka.pipeline.streams.layout import Layout, fit, read_layout, write_layout
 from kavka.pipeline.streams.local_state import executor_folder
-from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
+from kavka.pipeline.streams.measures import Totals, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
-from kavka.pipeline.streams.own_topics import create_own, partitions_of
+from kavka.pipeline.streams.own_topics import Purge, create_own, partitions_of
 from kavka.pipeline.streams.plan import Plan, check_copartitioned, has_users, internal_topics, make_plan, source_topics
-from kavka.pipeline.streams.progress import done, ends, has_begun
-from kavka.pipeline.streams.purging import Purge
+from kavka.pipeline.streams.progress import done, end_offsets, has_begun
 from kavka.pipeline.streams.queries import StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
@@ -64,11 +63,15 @@ logger = logging.getLogger(__name__)
 _ADMIN_TIMEOUT = 30.0
 _BEFORE_AGAIN = 1.0
 _BATCH_ENDS = 5.0
+_OWN_ERRORS = (
+    "FailedProcessingException:", "RetryProductionException:", "StreamsException:", "PipelineError:", "OptionError:",
+    "DataLoss:", "Fenced:", "TopologyException:",
+)  # fmt: skip
 
 
 class StreamThreadExceptionResponse:
-    """What a handler of uncaught exceptions may say: go on from the last finished micro-batch, or
-    end."""
+    """The responses of a handler of uncaught exceptions: continue from the last completed
+    micro-batch, or end."""
 
     REPLACE_THREAD = "REPLACE_THREAD"
     SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
@@ -76,8 +79,8 @@ class StreamThreadExceptionResponse:
 
 
 class KafkaStreams:
-    """`config` has Kafka's names; `spark` is a session to run in, otherwise the running one is
-    used, or one is made."""
+    """`config` has Kafka's names. `spark` is the session to run in. The default is the running
+    session, or a new one."""
 
     State = State
 
@@ -96,8 +99,7 @@ class KafkaStreams:
         self._job: Job | None = None
         self._swapping = threading.RLock()
         self._paused = False
-        # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it
-        # back.
+        # Whether `pause` stopped the query. The watcher resets it when it starts the next one.
         self._held = False
         self._error: StreamsException | None = None
         self._lock_of_session = threading.Lock()
@@ -106,18 +108,18 @@ class KafkaStreams:
         self._pages: Listener | None = None
         self._starter: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
-        # What cannot be compiled is told now, as far as that needs no cluster.
+        # Refuse an invalid topology now, as far as that needs no cluster.
         make_plan(topology, dict.fromkeys(source_topics(topology), 1))
         interval = self._settings.purge_interval / 1000
-        self._measures = Measures(self.folder / "checkpoint")
+        self._totals = Totals(self._checkpoint)
         self._reports = TaskReports()
         self._status = Status(self._settings, self._reports)
-        self._purge = Purge(self._admin, self._own_topics(), self.folder / "checkpoint", interval)
+        self._purge = Purge(self._admin, self._own_topics(), self._checkpoint, interval)
 
     # --- Kafka's names
 
     def start(self, from_timestamp: int | None = None) -> None:
-        """Compile and start; returns when the query runs, or when `close` was called meanwhile.
+        """Compile and start. Returns when the query runs, or when `close` was called meanwhile.
         With `from_timestamp` (ms) a new application reads the records of that time and later."""
         starter, self._starter = self._starter, threading.current_thread()
         if not self._to(State.REBALANCING):
@@ -125,13 +127,13 @@ class KafkaStreams:
             raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
         try:
             create_own_folder(self.folder)
-            if from_timestamp is not None and has_begun(self.folder / "checkpoint"):
+            if from_timestamp is not None and has_begun(self._checkpoint):
                 raise StreamsException(
                     f"the application {self._settings.application_id} has state, and continues from its offsets: a "
                     "start at a timestamp needs a new application.id, or clean_up() (kavka pipeline run --clean-up)"
                 )
             self._from_timestamp = from_timestamp
-            self._measures.begin()
+            self._totals.begin()
             self._pages = serve_status(self, self._settings)
             with self._swapping:
                 self._query = self._started()
@@ -151,8 +153,8 @@ class KafkaStreams:
 
     def close(self, timeout: float | None = None) -> bool:
         """Stop, and return whether the application has ended within `timeout` seconds. The next
-        start completes what was not completed. A listener or handler that calls it gets False: the
-        application ends after it returns."""
+        start completes an unfinished micro-batch. A listener or handler that calls it gets False:
+        the application ends after it returns."""
         deadline = None if timeout is None else time.monotonic() + timeout
         was_created = self._state == State.CREATED
         self._to(State.PENDING_SHUTDOWN)
@@ -166,8 +168,9 @@ class KafkaStreams:
         return self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def clean_up(self) -> None:
-        """Forget the state: the next start begins where a tool has set the group `application.id`
-        to (see `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
+        """Delete the state. The next start begins at the offsets that a tool has set for the group
+        `application.id` (see `kavka streams-application-reset`), otherwise as `auto.offset.reset`
+        says."""
         if self._state in ACTIVE or self._state == State.PENDING_SHUTDOWN:
             raise StreamsException("Cannot clean up while running.")
         check_own_folder(self.folder)
@@ -177,18 +180,18 @@ class KafkaStreams:
         return self._state
 
     def set_state_listener(self, listener: Callable[[str, str], Any]) -> None:
-        """`listener(new, old)`, called from whichever thread changes the state."""
+        """`listener(new, old)` is called by the thread that changes the state."""
         self._only_before_start()
         self._listener = listener
 
     def set_uncaught_exception_handler(self, handler: Callable[[BaseException], Any]) -> None:
-        """`handler(error)` gives REPLACE_THREAD to go on, after a second; anything else ends the
-        application."""
+        """`handler(error)` returns REPLACE_THREAD to continue, after a second. Any other response
+        ends the application."""
         self._only_before_start()
         self._handler = handler
 
     def pause(self) -> None:
-        """Work on nothing until `resume`. The state stays RUNNING, and stores can be read."""
+        """Stop processing until `resume`. The state stays RUNNING, and stores can be read."""
         with self._swapping:
             if self._state == State.RUNNING and self._query is not None and not self._paused:
                 self._paused = self._held = True
@@ -206,8 +209,7 @@ class KafkaStreams:
         return self._topology.describe()
 
     def store(self, parameters: StoreQueryParameters) -> Any:
-        """A store to read from, as the last finished micro-batch left it. It can be asked again and
-        again."""
+        """A store for queries. Each query reads the state of the last completed micro-batch."""
         name = parameters.name
         check_type(self._topology, name, parameters.type)
         self._readable(parameters)
@@ -225,11 +227,11 @@ class KafkaStreams:
         return read_only(name, parameters.type, read)
 
     def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
-        """One: all that runs belongs to this driver."""
+        """A list of one client: all tasks belong to this driver."""
         return [self._metadata().client()]
 
     def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
-        return [one for one in self.metadata_for_all_streams_clients() if store in one.state_store_names]
+        return [client for client in self.metadata_for_all_streams_clients() if store in client.state_store_names]
 
     all_metadata = metadata_for_all_streams_clients
     all_metadata_for_store = streams_metadata_for_store
@@ -242,22 +244,24 @@ class KafkaStreams:
         return self._metadata().for_key(store, key, key_serde_or_partitioner)
 
     def metadata_for_local_threads(self) -> list[ThreadMetadata]:
-        """One, with all tasks: which of Spark's workers runs which is Spark's affair."""
-        running = self._metadata()
-        return [ThreadMetadata(f"{self._settings.application_id}-StreamThread-1", self._state, running.tasks())]
+        """A list of one thread with all tasks, which Spark assigns to its workers."""
+        name = f"{self._settings.application_id}-StreamThread-1"
+        return [ThreadMetadata(name, self._state, self._metadata().tasks())]
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name: of the application, of its micro-batches, of the lag of partitions and
-        of its state."""
-        told: dict[str, float] = {"client-state": list(State).index(self._state)}
-        told |= {"alive-stream-threads": int(self._state in ACTIVE)}
-        told |= {"failed-stream-threads": self._measures.failures}
+        """Numbers by name, of the application, its micro-batches, the lag of partitions and the
+        state."""
+        metrics: dict[str, float] = {
+            "client-state": list(State).index(self._state),
+            "alive-stream-threads": int(self._state in ACTIVE),
+            "failed-stream-threads": self._totals.failures,
+        }
         query = self._query
         if query is None or self._planned_as is None:
-            return told
+            return metrics
         progress = query.recentProgress
-        told |= {"active-tasks": len(self._metadata().tasks()), **self._measures.totals()}
-        return {**told, **of_batches(progress), **of_the_last(progress)}
+        metrics |= {"active-tasks": len(self._metadata().tasks()), **self._totals.metrics()}
+        return {**metrics, **of_batches(progress), **of_the_last(progress)}
 
     # --- beyond Kafka's
 
@@ -276,48 +280,40 @@ class KafkaStreams:
 
     @property
     def query(self) -> StreamingQuery | None:
-        """Spark's own handle of the running query."""
+        """Spark's handle of the running query."""
         return self._query
 
     def exception(self) -> StreamsException | None:
-        """What ended it, if it is in ERROR."""
+        """The error that ended the application, if its state is ERROR."""
         return self._error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has ended; whether it has."""
-        limit = None if timeout is None else time.monotonic() + timeout
+        """Wait for the end of the application. Returns whether it has ended."""
         with self._changed:
-            while self._state not in ENDED:
-                left = None if limit is None else limit - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(left)
-        return True
+            return self._changed.wait_for(lambda: self._state in ENDED, timeout)
 
     def process_all_available(self) -> None:
-        """Wait until everything that was in the topics when this was called is done, also what it
-        became in the application's own topics; for tests. Returns early if the application is
-        closed meanwhile."""
+        """Wait until all records that the topics have now are processed, and all that result from
+        them in the application's topics; for tests. Returns early if the application is closed."""
         if self._query is None:
             raise StreamsException("it is not started")
         own = self._own_topics()
         committed = self._settings.reads_committed
         with self._admin() as admin:
             read = self._topology if self._planned_as is None else self._planned_as[0]
-            wanted = ends(admin, source_topics(read) | own, committed)
-            # Each of the application's topics is written to by those that read the ones before it.
+            offsets = end_offsets(admin, source_topics(read) | own, committed)
+            # The application's topics may feed one another.
             for _ in range(len(own) + 1):
-                if not self._reached(wanted):
+                if not self._reached(offsets):
                     return
-                wanted = ends(admin, own, committed)
+                offsets = end_offsets(admin, own, committed)
         if not has_users(self._topology):
-            # With timers there is always another batch to come. Otherwise this leaves a query that
-            # rests.
+            # The query is idle after this. With punctuators it never is.
             self._query.processAllAvailable()
 
-    def _reached(self, wanted: Mapping[TopicPartition, int]) -> bool:
-        """Wait for it; False if the application was closed before."""
-        while any(done(self.folder / "checkpoint").get(tp, 0) < offset for tp, offset in wanted.items()):
+    def _reached(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Wait for these offsets. False if the application is closed before."""
+        while any(done(self._checkpoint).get(tp, 0) < offset for tp, offset in offsets.items()):
             if self.wait(0.05):
                 if self._error is not None:
                     raise self._error
@@ -348,11 +344,15 @@ class KafkaStreams:
         if self._state != State.CREATED:
             raise StreamsException(f"Can only set this in CREATED state. Current state is: {self._state}")
 
+    @property
+    def _checkpoint(self) -> AnyPath:
+        return self.folder / "checkpoint"
+
     def _own_topics(self) -> set[str]:
-        return {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
+        return set(map(self._settings.own_topic, internal_topics(self._topology)[1]))
 
     def _to(self, state: application_states.State) -> bool:
-        """Change the state. False, and nothing is done, if the state does not allow it."""
+        """Change the state. False if the current state does not allow it."""
         with self._changed:
             old = self._state
             if state not in TRANSITIONS[old]:
@@ -387,7 +387,7 @@ class KafkaStreams:
         """Call the handler of uncaught exceptions. Returns whether the application has ended: it
         continues only if it may, and the handler says so."""
         failure = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
-        self._measures.failures += 1
+        self._totals.failures += 1
         response = None
         if self._handler is not None:
             try:
@@ -430,12 +430,12 @@ class KafkaStreams:
         self._to(State.NOT_RUNNING)
 
     def _closing(self, timeout: float | None) -> bool:
-        """Wait until it is being closed; whether it is."""
+        """Wait until the application is being closed. Returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._state not in ACTIVE, timeout)
 
     def _paused_until_resumed(self) -> bool:
-        """Whether the query ended because of `pause` and is to go on now."""
+        """Wait for `resume`, if `pause` stopped the query. Returns whether it must start again."""
         with self._changed:
             if not self._held:
                 return False
@@ -444,34 +444,33 @@ class KafkaStreams:
             return self._state in ACTIVE
 
     def _ended(self) -> bool:
-        """Wait for the end of the query, for `metadata.max.age.ms` at most, to look for new and
-        deleted topics."""
+        """Wait for the end of the query, for `metadata.max.age.ms` at most. Returns whether it has
+        ended."""
         query = self._query
         assert query is not None
-        while not self._measures.knows_beginning():
+        while not self._totals.has_begin():
             if query.awaitTermination(1):
                 return True
         return bool(query.awaitTermination(max(1, self._settings.metadata_age // 1000)))
 
     def _topics_changed(self) -> bool:
-        """Whether a topic has come that a pattern matches. A source topic that was deleted ends the
-        application."""
+        """Whether a pattern matches a new topic. A deleted source topic ends the application."""
         assert self._planned_as is not None
         read = source_topics(self._planned_as[0])
         try:
             with self._admin() as admin:
-                found = self._with_topics(admin)
+                topology = self._with_topics(admin)
                 missing = sorted(read - set(partitions_of(admin, read)))
         except KafkaError as error:
             logger.warning("the topics could not be listed: %s", error)
             return False
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
-        return bool(source_topics(found) - read)
+        return bool(source_topics(topology) - read)
 
     def _start_again(self) -> None:
-        """With the topics that are there now. What the query had not finished, the next one
-        does."""
+        """Start a query with the topics that exist now. It completes an unfinished
+        micro-batch."""
         with self._swapping:
             if self._state not in ACTIVE or self._query is None:
                 return
@@ -493,11 +492,11 @@ class KafkaStreams:
                 self._claim = claim(admin, settings.application_id)
             topology = self._with_topics(admin)
             plan, partitions, layout = self._planned(topology, admin)
-            begun = has_begun(self.folder / "checkpoint")
-            begin = {} if begun else set_by_others(admin, topology, settings)
-            if not begun and self._from_timestamp is not None:
-                begin = offsets_of_time(admin, topology, self._from_timestamp, settings)
-            if not begun:
+            begin = {}
+            if not has_begun(self._checkpoint):
+                begin = set_by_others(admin, topology, settings)
+                if self._from_timestamp is not None:
+                    begin = offsets_of_time(admin, topology, self._from_timestamp, settings)
                 counts = {topic: plan.partitions[topic] for topic in source_topics(topology)}
                 check_reset(counts, policies_of(topology, settings), begin)
         caching = settings.cache_bytes > 0
@@ -532,7 +531,7 @@ class KafkaStreams:
         """The topology with the topics that its patterns match now."""
         if not self._topology.patterns():
             return self._topology
-        own = {f"{self._settings.application_id}-{name}" for name in self._topology.internal_topics}
+        own = set(map(self._settings.own_topic, self._topology.internal_topics))
         return self._topology.with_topics(set(admin.list_topics(timeout=_ADMIN_TIMEOUT)) - own)
 
     def _session(self) -> SparkSession:
@@ -549,36 +548,36 @@ class KafkaStreams:
         for node in topology.patterns():
             if not node.topics:
                 raise StreamsException(f"Missing source topics: none matches the pattern {node.subscription()}")
-        wanted = source_topics(topology)
-        counts = partitions_of(admin, wanted)
-        missing = sorted(wanted - set(counts))
+        topics = source_topics(topology)
+        counts = partitions_of(admin, topics)
+        missing = sorted(topics - set(counts))
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
         stored = read_layout(self.folder)
-        if stored is None and has_begun(self.folder / "checkpoint"):
+        if stored is None and has_begun(self._checkpoint):
             raise StreamsException(
                 f"{self.folder}/checkpoint is of another query, because there is no topology.json: give another "
                 "state.dir or application.id, or call clean_up()"
             )
-        known = dict(counts)
-        for name, count in (stored or {}).get("patterns", {}).items():
-            # As many tasks as there were, whatever the topics have that came since.
-            known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
-        plan = make_plan(topology, known, None if stored is None else int(stored["width"]))
-        kept = {t for sub in (*plan.feeding, *plan.stateful) for source in sub.sources for t in source.topics}
-        check_partitions(counts, done(self.folder / "checkpoint"), kept, settings)
+        # The number of tasks stays, even if a pattern matches new topics with more partitions.
+        stored_counts = (stored or {}).get("patterns", {})
+        fixed = [node for node in topology.patterns() if node.name in stored_counts]
+        planned_counts = counts | {topic: int(stored_counts[node.name]) for node in fixed for topic in node.topics}
+        plan = make_plan(topology, planned_counts, None if stored is None else int(stored["width"]))
+        with_state = {topic for sub in (*plan.feeding, *plan.stateful) for topic in sub.topics}
+        check_partitions(counts, done(self._checkpoint), with_state, settings)
         check_copartitioned(topology, {**plan.partitions, **counts})
         plan, layout = fit(topology, plan, stored)
         write_layout(self.folder, layout)
         _, real = internal_topics(topology)
-        own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
+        own = {settings.own_topic(name): plan.partitions[name] for name in real}
         create_own(admin, own, settings.replication_factor, settings.topic)
         return plan, own, layout
 
 
 def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
-    """Between two micro-batches, if one ends soon: one that is cut short is done again by the next
-    start, and what it had written already is written twice unless that is exactly once."""
+    """Stop between two micro-batches, if the current one ends soon. The next start repeats an
+    unfinished micro-batch, and without exactly-once writes its records again."""
     limit = time.monotonic() + min(_BATCH_ENDS, _BATCH_ENDS if timeout is None else timeout)
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit:
         time.sleep(0.01)
@@ -591,19 +590,9 @@ def _is_retry(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    """Of what Spark wraps around an error of ours, the error."""
+    """The message of the error of Kavka inside an exception of Spark."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     remedy = remedy_for(lines)
     if remedy is not None:
         return remedy
-    names = (
-        "FailedProcessingException",
-        "RetryProductionException",
-        "StreamsException",
-        "PipelineError",
-        "OptionError",
-        "DataLoss",
-        "Fenced",
-    )
-    marks = tuple(f"{name}:" for name in (*names, "TopologyException"))
-    return cause_in(lines, marks) if lines else type(error).__name__
+    return cause_in(lines, _OWN_ERRORS) if lines else type(error).__name__

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
-# Records of a micro-batch, unless the settings say. Tasks hold all of those that they get; of those
-# that are aggregated before the shuffle they get parts.
-_PASSED, _MERGED = 500_000, 4_000_000
+# The default limit of records in a micro-batch, and that of records which are aggregated before
+# the shuffle: tasks have all of their records in memory, but only parts of the latter.
+_RECORDS, _MERGED_RECORDS = 500_000, 4_000_000
 _starting = threading.Lock()
 
 
@@ -37,20 +37,16 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
     plan, settings = job.plan, job.settings
     policies = policies_of(job.topology, settings)
 
-    def read(subs: tuple[Subtopology, ...], limit: bool = True, form: str = "kavka") -> DataFrame | None:
-        most = (settings.records_per_batch or (_MERGED if job.merges_parts else _PASSED)) if limit else None
-        topics = {
-            job.full_name(topic): plan.partitions[topic]
-            for sub in subs
-            for source in sub.sources
-            for topic in source.topics
-            if topic not in plan.shuffled
-        }
+    def read(subs: tuple[Subtopology, ...], form: str = "kavka") -> DataFrame | None:
+        names = [topic for sub in subs for topic in sub.topics if topic not in plan.shuffled]
+        topics = {job.full_name(topic): plan.partitions[topic] for topic in names}
         if not topics:
             return None
         own = {job.full_name(topic) for topic in job.topology.internal_topics}
         is_global = subs == plan.globals
-        return source_frame(spark, settings, topics, policies, begin, most, form, own, is_global, job.claim)
+        default = _MERGED_RECORDS if job.merges_parts else _RECORDS
+        limit = None if is_global else settings.records_per_batch or default
+        return source_frame(spark, settings, topics, policies, begin, limit, form, own, is_global, job.claim)
 
     if plan.stateless:
         source = read(plan.stateless)
@@ -61,7 +57,7 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
     routed = routed_source(job)
     spark.dataSource.register(routed)
     name = routed.name()
-    sources = [read((*plan.feeding, *plan.stateful), form=name), read(plan.globals, limit=False, form=name)]
+    sources = [read((*plan.feeding, *plan.stateful), name), read(plan.globals, name)]
     rows = reduce(lambda frame, other: frame.union(other), (frame for frame in sources if frame is not None))
     results = rows.groupBy("task").transformWithState(TaskProcessor(job), RESULT, "Append", "None")
     return observed(results).mapInArrow(unpacking_step, OUT)
@@ -70,11 +66,10 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
 def compile_query(
     spark: SparkSession, job: Job, folder: AnyPath, begin: Mapping[TopicPartition, int]
 ) -> StreamingQuery:
-    """Start it; `begin` is for an application that has no state yet. Spark gives a query the
-    session's settings as they are when it starts, and they are put back after: nothing of the
-    caller's changes."""
+    """Start the query. `begin` are the offsets of an application without state. A query has the
+    settings that its session has when it starts; the caller's settings are restored after that."""
     settings, plan, run = job.settings, job.plan, job.run
-    wanted = {
+    conf = {
         "spark.sql.shuffle.partitions": str(plan.width),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -102,9 +97,9 @@ def compile_query(
     )
     with _starting:
         activate(own)
-        before = {name: own.conf.get(name, None) for name in wanted}
+        before = {name: own.conf.get(name, None) for name in conf}
         try:
-            for name, value in wanted.items():
+            for name, value in conf.items():
                 own.conf.set(name, value)
             return _start(writer)
         finally:
@@ -116,8 +111,8 @@ def compile_query(
 
 
 def _start(writer: Any) -> StreamingQuery:
-    """Spark gives a Python process ten seconds to start, which a busy machine may not have: that
-    alone is tried again."""
+    """Start the query, again if a Python process does not start within Spark's ten seconds, as on a
+    busy machine."""
     for attempt in range(_ATTEMPTS):
         query: StreamingQuery = writer.start()
         while query.isActive and str(query.status["message"]).startswith("Initializing"):

@@ -1,9 +1,10 @@
 """The sink of a query, with the application's production exception handler.
 
-A handler that is not the default is asked about each record that the sink could not write. With
-transactions it is not: a record that fails aborts the transaction, so the micro-batch is repeated
-if the error is retriable, and otherwise the application ends. Records that cannot be serialized or
-are too large do not reach the sink (`engine.Sink`), and are handled with transactions as well.
+A handler that is not the default is called for each record that the sink could not write. With
+transactions it is not called: a record that fails aborts the transaction, so the micro-batch is
+repeated if the error is retriable, and otherwise the application ends. Records that cannot be
+serialized or are too large do not reach the sink (`engine.Sink`), and are handled with transactions
+as well.
 
 RETRY ends the query with RetryProductionException. The application starts it again from the last
 completed micro-batch, as Kafka does with a task.
@@ -26,8 +27,8 @@ from kavka.pipeline.streams.errors import RetryProductionException
 
 
 class ProductionErrors:
-    """Asks the handler about records that the sink could not write. The source record is not known
-    any more, so the context is empty."""
+    """Calls the handler for records that the sink could not write. The source record is unknown, so
+    the context is empty."""
 
     def __init__(self, handler: ErrorHandler) -> None:
         self._handler = handler
@@ -47,7 +48,7 @@ class ProductionErrors:
 
 
 def streams_sink(run: str, handler: ErrorHandler) -> type[DataSource]:
-    """A data source whose name is that of the run. Spark takes the handler along with it."""
+    """A data source named by the run. Spark pickles the handler with it."""
 
     class StreamsSink(KavkaDataSource):
         @classmethod

@@ -1,4 +1,5 @@
-"""How far an application is: what its query's checkpoint says is done, and what its topics hold."""
+"""Offsets of an application: those that the checkpoint of its query has completed, and the ends of
+its topics."""
 
 from __future__ import annotations
 
@@ -11,52 +12,51 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.files import AnyPath
 from kavka.pipeline.spark.offsets import from_checkpoint
 
-# Of a file of offsets: the version, and what the batch ran with. Then a line for each source, "-"
-# where it had none.
+# A file of offsets begins with the version and the settings of the batch. A line for each source
+# follows, "-" if it had no offsets.
 _HEAD = 2
 
 
 def done(checkpoint: AnyPath) -> dict[TopicPartition, int]:
-    """Up to where everything is read, worked on and written. `commits/N` is made when batch N is,
-    and `offsets/N` says where it ends; Spark keeps many of both, and puts each into place whole."""
+    """The offsets up to which all records are read, processed and written. Spark creates, each
+    atomically, `offsets/N` with the end of batch N, and `commits/N` when it is complete."""
     batch = last_batch(checkpoint)
-    if batch is None:
-        return {}
-    found: dict[TopicPartition, int] = {}
-    for line in source_lines(checkpoint, batch):
-        found |= from_checkpoint(json.loads(line))
-    return found
+    offsets: dict[TopicPartition, int] = {}
+    for line in () if batch is None else source_lines(checkpoint, batch):
+        offsets |= from_checkpoint(json.loads(line))
+    return offsets
 
 
 def source_lines(checkpoint: AnyPath, batch: int) -> list[str]:
-    """Where a batch ends, by source, as JSON."""
+    """The end of a batch, by source, as JSON."""
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[_HEAD:]
     return [line for line in lines if line.startswith("{")]
 
 
-def last_batch(checkpoint: AnyPath) -> int | None:
-    """The last one that is done."""
+def _numbers(folder: AnyPath) -> list[int]:
     try:
-        return max((int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdigit()), default=None)
+        return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     except FileNotFoundError:
-        return None
+        return []
+
+
+def last_batch(checkpoint: AnyPath) -> int | None:
+    """The last completed batch."""
+    return max(_numbers(checkpoint / "commits"), default=None)
 
 
 def has_begun(checkpoint: AnyPath) -> bool:
-    """Whether it is decided where the first batch begins."""
-    try:
-        return any(one.name.isdigit() for one in (checkpoint / "offsets").iterdir())
-    except FileNotFoundError:
-        return False
+    """Whether the first batch has its offsets."""
+    return bool(_numbers(checkpoint / "offsets"))
 
 
-def ends(admin: Admin, topics: Collection[str], committed: bool) -> dict[TopicPartition, int]:
-    """Where the partitions of these topics end; with `committed`, where the first open transaction
-    begins."""
+def end_offsets(admin: Admin, topics: Collection[str], committed: bool) -> dict[TopicPartition, int]:
+    """The ends of the partitions of these topics; with `committed`, the beginning of the first open
+    transaction."""
     if not topics:
         return {}
-    described = admin.describe_topics(sorted(topics))
-    partitions = [TopicPartition(one.name, p.partition) for one in described.values() for p in one.partitions]
-    asked = dict.fromkeys(partitions, OffsetSpec.latest())
+    described = admin.describe_topics(sorted(topics)).values()
+    partitions = [TopicPartition(topic.name, info.partition) for topic in described for info in topic.partitions]
+    specs = dict.fromkeys(partitions, OffsetSpec.latest())
     level = "read_committed" if committed else "read_uncommitted"
-    return {tp: one.offset for tp, one in admin.list_offsets(asked, isolation_level=level).items()}
+    return {tp: result.offset for tp, result in admin.list_offsets(specs, isolation_level=level).items()}

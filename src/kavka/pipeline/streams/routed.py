@@ -1,7 +1,7 @@
 """The source of a query's stateful step: records are routed to their tasks where they are read.
 
-The same as `format("kavka")` and then `routing_step`, in one Python process: what goes on to Spark
-are the packed rows for the tasks, not the records, which would go to the JVM and back.
+The same as `format("kavka")` and then `routing_step`, in one Python process. Spark gets the packed
+rows for the tasks instead of the records, which would pass the JVM twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RoutedReader(KavkaStreamReader):
         if end == offsets:
             if tick is None:
                 return start
-            # Where the batch before this one began.
+            # It is the begin of the previous batch.
             end.pop(INITIAL, None)
         return {**end, TICK: tick or last}
 
@@ -62,7 +62,7 @@ class RoutedReader(KavkaStreamReader):
         return [*ranges, Tick(tick)] if tick > int(start.get(TICK, 0)) else ranges
 
     def _with_new_partitions(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """Global tables follow new partitions; tasks cannot, because their keys have moved."""
+        """Global tables read new partitions. Tasks cannot, because keys have moved."""
         topics = {tp.topic for tp in begin} - self._global_topics()
         grown = min((tp for tp in end if tp not in begin and tp.topic in topics), default=None)
         if grown is not None:
@@ -71,7 +71,7 @@ class RoutedReader(KavkaStreamReader):
         return super()._with_new_partitions(begin, end)
 
     def _global_topics(self) -> set[str]:
-        return {topic for sub in self._job.plan.globals for source in sub.sources for topic in source.topics}
+        return {topic for sub in self._job.plan.globals for topic in sub.topics}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Tick):
@@ -80,8 +80,7 @@ class RoutedReader(KavkaStreamReader):
 
 
 def routed_source(job: Job) -> type[DataSource]:
-    """A data source of this job's own: its name is that of the run, and Spark takes the job along
-    with it."""
+    """A data source for this job, named by its run. Spark pickles the job with it."""
 
     class Routed(KavkaDataSource):
         @classmethod

@@ -124,6 +124,10 @@ class Settings:
     def reads_committed(self) -> bool:
         return self.exactly_once or self.consumer().get("isolation.level") == "read_committed"
 
+    def own_topic(self, name: str) -> str:
+        """The full name of a topic of the application."""
+        return f"{self.application_id}-{name}"
+
     def consumer(self, is_global: bool = False) -> dict[str, str]:
         own = "global.consumer." if is_global else "main.consumer."
         return self._of(CONSUMER_CONFIGS, "consumer.", own)
@@ -138,7 +142,7 @@ class Settings:
 
     @property
     def topic(self) -> Mapping[str, str]:
-        """Of the application's own topics."""
+        """The configuration of the application's topics."""
         return self.prefixed.get("topic.", {})
 
     def _of(self, table: ConfigTable, *prefixes: str) -> dict[str, str]:
@@ -210,12 +214,12 @@ def _suggestion(name: str, names: list[str], prefix: str = "") -> str:
 def _number(config: Mapping[str, Any], name: str, default: int, least: int) -> int:
     text = config.get(name, default)
     try:
-        found = int(text)
+        number = int(text)
     except (TypeError, ValueError):
         raise StreamsException(f"{name} must be a number, not {text!r}") from None
-    if found < least:
-        raise StreamsException(f"{name} must be at least {least}, not {found}")
-    return found
+    if number < least:
+        raise StreamsException(f"{name} must be at least {least}, not {number}")
+    return number
 
 
 def _boolean(config: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The topics that a query reads, and from where."""
+"""The topics that a query reads, and the offsets at which it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.offsets import DONE_BY_JOB
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.options import EARLIEST, LATEST, NONE
-from kavka.pipeline.streams.progress import ends
+from kavka.pipeline.streams.progress import end_offsets
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.topology import SourceNode, Topology
 
@@ -30,16 +30,16 @@ def source_frame(
     topics: Mapping[str, int],
     policies: Mapping[str, str],
     begin: Mapping[TopicPartition, int],
-    most: int | None,
+    limit: int | None,
     form: str = "kavka",
     own: Collection[str] = (),
     is_global: bool = False,
     claim: str | None = None,
 ) -> DataFrame:
-    """A stream of these topics (with their partitions), so many records at a time. What has no
-    state yet starts at `begin`, and where that says nothing, where the topics' policies say. `own`
-    are the application's topics: nothing of them is skipped. The stream ends when another driver
-    has a later claim."""
+    """A stream of these topics (with their partitions), with up to `limit` records per micro-batch.
+    Without state it starts at `begin`, and in other partitions by the policies of the topics. No
+    record of `own`, the application's topics, is skipped. The stream ends when another driver has a
+    later claim."""
     options: dict[str, Any] = {
         "subscribe": ",".join(sorted(topics)),
         "includeHeaders": "true",
@@ -51,8 +51,8 @@ def source_frame(
     }
     if settings.exactly_once:
         options["kafka.isolation.level"] = "read_committed"
-    if most is not None:
-        options["maxOffsetsPerTrigger"] = most
+    if limit is not None:
+        options["maxOffsetsPerTrigger"] = limit
         options["maxBytesPerTrigger"] = settings.bytes_per_batch
     if claim is not None:
         options["driverClaim"] = claim
@@ -107,53 +107,52 @@ def partitions_changed(topic: str, before: int, now: int, settings: Settings) ->
     )
 
 
+def _task_topics(topology: Topology) -> set[str]:
+    """The user's topics that tasks read; global tables are read from the beginning."""
+    topics = {topic for sub in topology.subtopologies() if not sub.global_ for topic in sub.topics}
+    return topics - set(topology.internal_topics)
+
+
 def set_by_others(admin: Admin, topology: Topology, settings: Settings) -> dict[TopicPartition, int]:
-    """Where the application's group was set to in the topics that it reads, by a tool that resets
-    it or by Kafka Streams. What a job of ours has committed there is of a state that was forgotten,
-    and does not count."""
-    subs = [sub for sub in topology.subtopologies() if not sub.global_]
-    topics = {topic for sub in subs for source in sub.sources for topic in source.topics}
-    topics -= set(topology.internal_topics)
+    """The offsets of the application's group in the topics that it reads, set by a reset tool or by
+    Kafka Streams. Offsets that a job committed belong to a deleted state and are ignored."""
+    topics = _task_topics(topology)
     committed = admin.list_consumer_group_offsets(settings.application_id, timeout=_TIMEOUT)
-    found = {
-        tp: one.offset
-        for tp, one in committed.items()
-        if one is not None and tp.topic in topics and one.metadata != DONE_BY_JOB
+    offsets = {
+        tp: position.offset
+        for tp, position in committed.items()
+        if position is not None and tp.topic in topics and position.metadata != DONE_BY_JOB
     }
-    if not found:
+    if not offsets:
         return {}
-    read = {tp.topic for tp in found}
-    first = admin.list_offsets(dict.fromkeys(found, OffsetSpec.earliest()), timeout=_TIMEOUT)
-    last = ends(admin, read, committed=False)
-    # Who reads what is committed alone does not see further than where the first open transaction
-    # begins.
-    seen = ends(admin, read, committed=True) if settings.reads_committed else last
-    # As for a consumer, what is not there is as good as not set.
-    return {tp: min(at, seen[tp]) for tp, at in found.items() if first[tp].offset <= at <= last[tp]}
+    read = {tp.topic for tp in offsets}
+    first = admin.list_offsets(dict.fromkeys(offsets, OffsetSpec.earliest()), timeout=_TIMEOUT)
+    last = end_offsets(admin, read, committed=False)
+    # With read_committed, records after the first open transaction are not visible.
+    visible = end_offsets(admin, read, committed=True) if settings.reads_committed else last
+    # As for a consumer, an offset outside the log counts as not set.
+    return {tp: min(at, visible[tp]) for tp, at in offsets.items() if first[tp].offset <= at <= last[tp]}
 
 
 def offsets_of_time(admin: Admin, topology: Topology, timestamp: int, settings: Settings) -> dict[TopicPartition, int]:
-    """Of the user's topics: the first record of this time or later, or the end. Global tables are
-    read from the beginning."""
-    subs = [sub for sub in topology.subtopologies() if not sub.global_]
-    topics = {topic for sub in subs for source in sub.sources for topic in source.topics}
-    last = ends(admin, topics - set(topology.internal_topics), settings.reads_committed)
+    """By partition: the offset of the first record of this time or later, or the end."""
+    last = end_offsets(admin, _task_topics(topology), settings.reads_committed)
     at = admin.list_offsets(dict.fromkeys(last, OffsetSpec.for_timestamp(timestamp)), timeout=_TIMEOUT)
     return {tp: end if at[tp].offset < 0 else min(at[tp].offset, end) for tp, end in last.items()}
 
 
 def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
-    """Where reading begins, by topic, when there is no state yet. The application's own topics hold
-    nothing then but what was left when the state was forgotten, and that would count twice. Global
-    tables are always read from the beginning, as in Kafka."""
-    found = {}
+    """By topic: the reset policy without state. Records in the application's topics belong to a
+    deleted state, and would count twice. Global tables are always read from the beginning, as in
+    Kafka."""
+    policies = {}
     global_sources = {source.name for sub in topology.subtopologies() if sub.global_ for source in sub.sources}
     for node in topology.nodes.values():
         if not isinstance(node, SourceNode):
             continue
         for topic in node.topics:
             if topic in topology.internal_topics:
-                found[f"{settings.application_id}-{topic}"] = LATEST
+                policies[settings.own_topic(topic)] = LATEST
             else:
-                found[topic] = EARLIEST if node.name in global_sources else node.reset_policy or settings.reset
-    return found
+                policies[topic] = EARLIEST if node.name in global_sources else node.reset_policy or settings.reset
+    return policies

@@ -37,9 +37,9 @@ RESULT = "data binary, report string"
 
 
 class Job:
-    """All that a worker needs to know; pickled with the query. `partitions` are those of the
-    application's own topics, `folder` is where state is if all workers are on this machine,
-    `claim` is the driver's (`fencing.py`)."""
+    """The job of all workers, pickled with the query. `partitions` are those of the application's
+    topics, `folder` has the state if all workers are on this machine, `claim` is the driver's
+    (`fencing.py`)."""
 
     def __init__(
         self,
@@ -98,16 +98,16 @@ def batch_number() -> int:
 
 
 class _Running:
-    """A task, the copies of global stores that it has, and where what they send goes."""
+    """A task, its copies of global stores, and the records that they send."""
 
     def __init__(self, job: Job, key: int, open_map: OpenMap) -> None:
-        slot = next(one for one in job.plan.tasks if one.key == key)
-        sub = next(one for one in job.plan.stateful if one.id == slot.sub)
+        slot = next(slot for slot in job.plan.tasks if slot.key == key)
+        sub = next(sub for sub in job.plan.stateful if sub.id == slot.sub)
         self.out = Out(job)
         global_stores: dict[str, Store] = {}
         self.globals: dict[str, Task] = {}
-        for one in job.plan.globals:
-            task = Task(job.topology, one, job.settings, self.out, now_ms, open_map=open_map)
+        for global_sub in job.plan.globals:
+            task = Task(job.topology, global_sub, job.settings, self.out, now_ms, open_map=open_map)
             global_stores.update(task.stores)
             self.globals.update(dict.fromkeys(task.sources, task))
         self.task = Task(
@@ -144,9 +144,9 @@ class _Running:
                 parts.setdefault(topic, []).extend(records)
             else:
                 queues.setdefault((topic, partition), []).extend(records)
-        for at in [one for one in queues if one[0] in self.globals]:
-            for record in queues.pop(at):
-                self.globals[at[0]].process(*record)
+        for topic, partition in [queue for queue in queues if queue[0] in self.globals]:
+            for record in queues.pop((topic, partition)):
+                self.globals[topic].process(*record)
         process = self.task.process
         for record in _in_time(list(queues.values())):
             process(*record)
@@ -166,7 +166,7 @@ class _Running:
 
 
 def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
-    """As Kafka's tasks choose: always from the partition whose next record is the oldest."""
+    """Records in Kafka's order: from the partition whose next record is the oldest."""
     if len(queues) == 1:
         yield from queues[0]
         return
@@ -205,7 +205,7 @@ class TaskProcessor(StatefulProcessor):
         return self._micro_batch(key[0], [marshal.loads(row.data) for row in rows])
 
     def close(self) -> None:
-        """Spark's processors have it; tasks live on in the process."""
+        """Has no effect: the process keeps its tasks for the next micro-batch."""
 
     def _micro_batch(self, key: int, packs: list[Any]) -> Iterator[Row]:
         """Run the task with these packs. The version on disk is committed before Spark's: a
@@ -240,8 +240,8 @@ class TaskProcessor(StatefulProcessor):
 
     def _resume(self, key: int, folder: Path, state: LocalState) -> tuple[_Running, StateLog, int]:
         """The task, its log, and how often its state was restored: once or not at all."""
-        held = self._meta.get()
-        token, position, meta = (None, (), None) if held is None else plain_data.loads(bytes(held[0]))
+        stored = self._meta.get()
+        token, position, meta = (None, (), None) if stored is None else plain_data.loads(bytes(stored[0]))
         log = StateLog(self._log, LogPosition(*position))
         has_state = state.begin(token)
         restores = int(not has_state and token is not None)

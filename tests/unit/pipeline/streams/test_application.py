@@ -62,8 +62,8 @@ class Application:
         self.may_compile.set()
         monkeypatch.setattr(application, "_BEFORE_AGAIN", 0.01)
         monkeypatch.setattr(self.streams, "_started", self._start_query)
-        monkeypatch.setattr(self.streams._measures, "knows_beginning", lambda: True)
-        monkeypatch.setattr(self.streams._measures, "begin", lambda: None)
+        monkeypatch.setattr(self.streams._totals, "has_begin", lambda: True)
+        monkeypatch.setattr(self.streams._totals, "begin", lambda: None)
         self.states: list[str] = []
         self.streams.set_state_listener(lambda new, old: self.states.append(new))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
+from kavka.pipeline.streams.measures import Totals, of_batches, of_the_last
 from kavka.streams import KafkaStreams, StreamsBuilder
 from tests.unit.pipeline.streams.test_progress import write
 
@@ -69,27 +69,27 @@ def test_lag_is_reported_for_each_partition_and_state_for_all() -> None:
 
 
 def test_totals_of_a_new_application_count_from_where_its_first_batch_began(tmp_path: Path) -> None:
-    measures = Measures(tmp_path)
-    measures.begin()
-    assert not measures.knows_beginning()
-    assert measures.totals() == {"commit-total": 0, "process-total": 0}
+    totals = Totals(tmp_path)
+    totals.begin()
+    assert not totals.has_begin()
+    assert totals.metrics() == {"commit-total": 0, "process-total": 0}
     write(tmp_path, 0, '{"a": {"0": 5}, "$initial": {"a": {"0": 2}}}', '{"b": {"0": 9}, "$initial": {"b": {"0": 9}}}')
-    assert measures.knows_beginning()
-    assert measures.totals() == {"commit-total": 1, "process-total": 3}
+    assert totals.has_begin()
+    assert totals.metrics() == {"commit-total": 1, "process-total": 3}
     (tmp_path / "offsets" / "0").unlink()
     write(tmp_path, 1, '{"a": {"0": 7, "1": 4}}', '{"b": {"0": 10}}')
-    assert measures.totals() == {"commit-total": 2, "process-total": 10}
+    assert totals.metrics() == {"commit-total": 2, "process-total": 10}
 
 
 def test_totals_of_an_application_that_continues_count_from_its_start(tmp_path: Path) -> None:
     write(tmp_path, 7, '{"a": {"0": 5}}')
-    measures = Measures(tmp_path)
-    measures.begin()
-    assert measures.knows_beginning()
-    assert measures.totals() == {"commit-total": 0, "process-total": 0}
+    totals = Totals(tmp_path)
+    totals.begin()
+    assert totals.has_begin()
+    assert totals.metrics() == {"commit-total": 0, "process-total": 0}
     write(tmp_path, 8, '{"a": {"0": 9}}')
     write(tmp_path, 9, '{"a": {"0": 99}}', committed=False)
-    assert measures.totals() == {"commit-total": 1, "process-total": 4}
+    assert totals.metrics() == {"commit-total": 1, "process-total": 4}
 
 
 def test_an_application_that_was_not_started_reports_only_its_state() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.pipeline.streams.own_topics import Purge
 from kavka.pipeline.streams.progress import done
-from kavka.pipeline.streams.purging import Purge
 
 
 def write(checkpoint: Path, batch: int, *sources: str, committed: bool = True) -> None:
