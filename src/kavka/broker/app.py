@@ -347,7 +347,7 @@ class Broker:
 
     async def _connect_to_zookeeper(self) -> MetadataStore:
         # A single node does not need kazoo.
-        from kavka.broker.zookeeper_security import zookeeper_context
+        from kavka.broker.zookeeper_security import zookeeper_context, zookeeper_credentials
         from kavka.metadata.zookeeper import ZooKeeperStore
 
         settings = self.settings
@@ -359,6 +359,7 @@ class Broker:
             max_in_flight=settings.zookeeper_max_in_flight_requests,
             context=await self.run_in_worker(zookeeper_context, settings),
             sets_acls=settings.zookeeper_set_acl,
+            credentials=zookeeper_credentials(settings),
         )
 
     def _watch_session(self) -> None:

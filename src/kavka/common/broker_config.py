@@ -72,7 +72,8 @@ GENERAL_CONFIGS: tuple[ConfigKey, ...] = (
       "How long the broker waits for a connection to ZooKeeper; zookeeper.session.timeout.ms when not set.",
       None, HIGH),
     K("zookeeper.set.acl", BOOLEAN, False,
-      "Whether znodes are created with ACLs, so that only the brokers' certificate may change them.", None, HIGH),
+      "Whether znodes are created with ACLs, so that only the brokers' certificate or login may change them.",
+      None, HIGH),
     K("zookeeper.max.in.flight.requests", INT, 10, "The maximum number of requests in flight to ZooKeeper.",
       AtLeast(1), HIGH),
     # Listeners

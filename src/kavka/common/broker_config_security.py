@@ -233,7 +233,9 @@ SECURITY_CONFIGS: tuple[ConfigKey, ...] = (
       warning=NOT_IMPLEMENTED),
     K("sasl.oauthbearer.assertion.template.file", STRING, None,
       "A file with further headers and claims of assertions.", warning=NOT_IMPLEMENTED),
-    # TLS to ZooKeeper
+    # TLS and SASL to ZooKeeper
+    K("zookeeper.sasl.jaas.config", PASSWORD, None,
+      "The login to ZooKeeper with DIGEST-MD5: a JAAS string with DigestLoginModule (Kavka only; Kafka reads a file)."),
     K("zookeeper.ssl.client.enable", BOOLEAN, False, "Whether the broker connects to ZooKeeper over TLS."),
     K("zookeeper.clientCnxnSocket", STRING, None, "The Java class of the connection to ZooKeeper.", warning=JAVA_ONLY),
     K("zookeeper.ssl.keystore.location", STRING, None,

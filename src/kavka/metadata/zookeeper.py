@@ -37,7 +37,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
@@ -89,6 +89,8 @@ MAX_IN_FLIGHT = 200
 
 # Only brokers may read these znodes: they contain credentials.
 SENSITIVE_PATHS = ("/config/users", "/config/brokers", "/delegation_token/tokens")
+# Consumers before Kafka 0.9 create znodes below this one, so every client may.
+OPEN_PATH = "/consumers"
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -105,6 +107,7 @@ _WATCH_TYPES = {
     EventType.DELETED: WatchType.DELETED,
     EventType.CHILD: WatchType.CHILDREN,
 }
+_REFUSED = "ZooKeeper did not accept the credentials (zookeeper.sasl.jaas.config), or has no SASL"
 _SESSION_ENDED = (
     kazoo_errors.SessionExpiredError,
     kazoo_errors.ConnectionClosedError,
@@ -172,6 +175,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         callback.func(*callback.args)
 
 
+class Credentials(NamedTuple):
+    """A user of ZooKeeper's SASL mechanism DIGEST-MD5."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.username!r})"
+
+
 class ZooKeeperStore(MetadataStore):
     """Owns a ZooKeeper session, the pending operations and the watches. Created by `open`.
 
@@ -185,6 +198,7 @@ class ZooKeeperStore(MetadataStore):
         max_in_flight: int,
         context: ssl.SSLContext | None = None,
         sets_acls: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self._sets_acls = sets_acls
         servers, slash, path = hosts.partition("/")
@@ -199,6 +213,7 @@ class ZooKeeperStore(MetadataStore):
         self.on_reconnected: list[Callable[[], Any]] = []
         self._session_id = 0
         self._closed = False
+        self._is_refused = False
         self._connected = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -219,6 +234,7 @@ class ZooKeeperStore(MetadataStore):
             hosts=servers,
             timeout=session_timeout_ms / 1000,
             handler=_Handler(context),
+            sasl_options=credentials and {"mechanism": "DIGEST-MD5", **credentials._asdict()},
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.4),
             logger=_kazoo_logger,
         )
@@ -234,15 +250,19 @@ class ZooKeeperStore(MetadataStore):
         max_in_flight: int = 10,
         context: ssl.SSLContext | None = None,
         sets_acls: bool = False,
+        credentials: Credentials | None = None,
     ) -> ZooKeeperStore:
-        """Connect, and create the chroot in `hosts` if it does not exist. `context` is for TLS.
-        With `sets_acls` only the owner of this session's certificate may change new znodes. Raises
-        `StoreUnavailable` after the connection timeout."""
-        store = cls(hosts, session_timeout_ms, max_in_flight, context, sets_acls)
+        """Connect, and create the chroot in `hosts` if it does not exist. `context` is for TLS,
+        `credentials` for SASL. With `sets_acls` only the owner of this session's certificate or
+        credentials may change new znodes. Raises `StoreUnavailable` after the connection timeout,
+        or if ZooKeeper does not accept the credentials."""
+        store = cls(hosts, session_timeout_ms, max_in_flight, context, sets_acls, credentials)
         store._client.start_async()
         try:
             async with asyncio.timeout(connection_timeout_ms / 1000):
                 await store._connected.wait()
+                if credentials is not None:
+                    await store._check_credentials()
                 await store._make_chroot()
         except TimeoutError:
             await store.close()
@@ -254,11 +274,21 @@ class ZooKeeperStore(MetadataStore):
 
     def _acl(self, path: str) -> list[ACL]:
         """The ACL of a new znode, as Kafka's brokers set it."""
-        if not self._sets_acls:
+        if not self._sets_acls or path == OPEN_PATH:
             return list(OPEN_ACL_UNSAFE)
         if path.startswith(SENSITIVE_PATHS):
             return list(CREATOR_ALL_ACL)
         return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+
+    async def _check_credentials(self) -> None:
+        """Wait for the response to a request. kazoo reports a connection before it authenticates,
+        and sends requests afterwards."""
+        try:
+            await self._submit("/", wire.Exists("/", None), None)
+        except StoreUnavailable:
+            if self._is_refused:
+                raise StoreUnavailable(self.hosts, _REFUSED) from None
+            raise
 
     async def _make_chroot(self) -> None:
         chroot, self._chroot = self._chroot, ""
@@ -476,10 +506,13 @@ class ZooKeeperStore(MetadataStore):
     def _on_session_lost(self, _connection: int, _session_id: int, state: str) -> None:
         """Fail all operations, because the session expired or kazoo's thread ended. In the latter
         case, restart the thread."""
+        self._is_refused = state == KeeperState.AUTH_FAILED
         self._reset_connection()
         self._fail_all(kazoo_errors.SessionExpiredError())
         if self._closed:
             return
+        if self._is_refused:
+            logger.error(_REFUSED)
         logger.warning("Lost the ZooKeeper session 0x%x (%s)", self._session_id, state)
         _call_all(self.on_session_lost)
         if state != KeeperState.EXPIRED_SESSION:
