@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kavka import Admin
+from kavka.cli.delegation_tokens import COMMAND
 from kavka.testing import Broker
 from tests.support.access_brokers import secured_apache
 from tests.support.secure_clients import write_properties
@@ -182,6 +183,15 @@ def test_the_example_of_the_admin_client(tools: Tools, capsys: pytest.CaptureFix
     exec(compile(secured, "admin.md", "exec"), {"SETTINGS": tools.settings})
     token_id, *_, count = capsys.readouterr().out.split()
     assert len(token_id) == 22 and count == "0"
+
+
+def test_the_examples_of_the_help_text(tools: Tools) -> None:
+    for example in COMMAND.examples:
+        text = example.replace("localhost:9092", tools.settings["bootstrap.servers"])
+        name, tool, *arguments = text.replace("alice.properties", tools.config).split()
+        result = run_kavka(tool, *arguments)
+        assert (name, result.code) == ("kavka", 0), result
+    assert "Total number of tokens : 1\n" in result.out
 
 
 def test_json(tools: Tools) -> None:

@@ -23,12 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
-# Tools that start servers on default ports or write to folders of the system. test_start_stop,
-# test_cluster_tool, test_zookeeper_tools, test_streams_demo, test_mirror_tool, test_connect,
-# test_console and test_security_init cover them.
+# Tools that start servers on default ports, write to folders of the system or need a login.
+# test_start_stop, test_cluster_tool, test_zookeeper_tools, test_streams_demo, test_mirror_tool,
+# test_connect, test_console, test_security_init and test_delegation_tokens_tool cover them.
 EXCLUDED = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
     "connect-standalone", "connect-distributed", "console", "security",
+    "delegation-tokens",
 }  # fmt: skip
 # Tools that run until they are stopped, and parts of their first lines.
 ENDLESS = {
