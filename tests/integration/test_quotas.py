@@ -24,7 +24,7 @@ from kavka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRe
 from kavka.testing import Broker
 from tests.support import wire
 from tests.support.java_client import tool_command
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import free_port, resident_bytes, wait_until
 from tests.support.tools import run_kavka
 
 pytestmark = [pytest.mark.timeout(240)]
@@ -302,12 +302,6 @@ def test_many_client_ids_do_not_grow_the_memory(quotas: Quotas) -> None:
             assert resident_bytes(quotas.broker.pid) - before < 4_000_000
     finally:
         quotas.set(QuotaEntity(client_id=""), producer_byte_rate=None, consumer_byte_rate=None, request_percentage=None)
-
-
-def resident_bytes(pid: int) -> int:
-    with open(f"/proc/{pid}/status") as status:
-        [kilobytes] = [line.split()[1] for line in status if line.startswith("VmRSS")]
-    return int(kilobytes) * 1024
 
 
 def test_the_commands_of_the_guide_run(quotas: Quotas) -> None:

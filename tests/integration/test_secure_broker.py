@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -25,9 +27,17 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kavka.testing import Broker, BrokerFailed
+import kavka
+from kavka.common.errors import ErrorCode
+from kavka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from kavka.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kavka.security.local_security import LocalSecurity
+from kavka.security.sasl.scram import ScramClient
+from kavka.testing import Broker
 from tests.support.java_client import run_tool
-from tests.support.processes import wait_until
+from tests.support.kavka_process import KavkaProcess
+from tests.support.messages import Messages
+from tests.support.processes import free_port, resident_bytes, wait_until
 from tests.support.secure_clients import confluent, confluent_settings, write_properties
 
 USERS = {"admin": "admin-secret", "alice": "alice-secret"}
@@ -111,13 +121,14 @@ def test_users_remain_after_a_restart(broker: Broker) -> None:
 
 @pytest.mark.records
 def test_rotation_of_the_certificate_under_load(broker: Broker) -> None:
+    """Not one request fails, of open and of new connections, without retries."""
     security = broker.security
     settings = confluent_settings(security, broker.bootstrap_servers, "alice", "SCRAM-SHA-256")
     errors: list[object] = []
+    requests = [0, 0]
     stop = threading.Event()
 
-    def produce() -> None:
-        # New connections all the time, and one that stays.
+    def produce_with_confluent() -> None:
         steady = Producer({**settings, "retries": 0, "error_cb": errors.append})
         while not stop.is_set():
             fresh = Producer({**settings, "retries": 0, "error_cb": errors.append})
@@ -126,9 +137,23 @@ def test_rotation_of_the_certificate_under_load(broker: Broker) -> None:
             for producer in (steady, fresh):
                 if producer.flush(30):
                     errors.append("not delivered")
+                requests[0] += 1
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    def produce_with_ours() -> None:
+        ours = {**broker.client_settings("alice"), "retries": "0", "enable.idempotence": "false"}
+        with kavka.Producer(ours) as steady:
+            while not stop.is_set():
+                with kavka.Producer(ours) as fresh:
+                    for producer in (steady, fresh):
+                        try:
+                            producer.send("rotation", b"x").result(30)
+                        except Exception as error:
+                            errors.append(error)
+                        requests[1] += 1
+
+    threads = [threading.Thread(target=target) for target in (produce_with_confluent, produce_with_ours)]
+    for thread in threads:
+        thread.start()
     try:
         for _ in range(3):
             time.sleep(0.5)
@@ -137,8 +162,10 @@ def test_rotation_of_the_certificate_under_load(broker: Broker) -> None:
             wait_until(partial(is_changed, broker, before), timeout=20, what="the new certificate")
     finally:
         stop.set()
-        thread.join(60)
+        for thread in threads:
+            thread.join(60)
     assert errors == []
+    assert min(requests) > 10
 
 
 def test_a_certificate_with_another_name_is_refused(broker: Broker) -> None:
@@ -171,22 +198,92 @@ def test_a_key_store_is_changed_at_run_time(broker: Broker) -> None:
 
 
 def test_connections_that_handshake_and_stop(broker: Broker) -> None:
-    """The broker serves others while a thousand peers have connected: a third is silent, a third
-    has sent half a ClientHello, a third has TLS but does not authenticate."""
+    """A thousand peers complete the TLS handshake and stop, and some more stop before it. Other
+    clients are served meanwhile, and the memory of the peers is bounded and released."""
     context = ssl.create_default_context(cafile=str(broker.security.ca_file))
     sockets: list[socket.socket] = []
+    latencies: list[float] = []
+    stop = threading.Event()
+
+    def produce() -> None:
+        with kavka.Producer(broker.client_settings("alice"), linger_ms=0) as producer:
+            while not stop.is_set():
+                start = time.monotonic()
+                producer.send("beside-idle-peers-ours", b"x").result(30)
+                latencies.append(time.monotonic() - start)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
     try:
+        wait_until(lambda: len(latencies) > 20, timeout=30, what="the first requests")
+        before, memory = open_sockets(broker), resident_bytes(broker.pid)
         for number in range(1000):
             sock = socket.create_connection(("127.0.0.1", broker.port), timeout=30)
             sockets.append(sock)
-            if number % 3 == 1:
-                sock.sendall(b"\x16\x03\x01\x02\x00\x01")
-            elif number % 3 == 2:
-                sockets[-1] = context.wrap_socket(sock, server_hostname="localhost")
+            sockets[-1] = context.wrap_socket(sock, server_hostname="localhost")
+            if number % 5 == 0:
+                sockets.append(socket.create_connection(("127.0.0.1", broker.port), timeout=30))
+                sockets[-1].sendall((b"", b"\x16\x03\x01\x02\x00\x01")[number % 2])
+        assert open_sockets(broker) - before >= 1200
+        assert resident_bytes(broker.pid) - memory < 100e6
         confluent(broker.security, broker.bootstrap_servers, "alice", "SCRAM-SHA-256", "beside-idle-peers")
     finally:
+        stop.set()
+        thread.join(60)
         for sock in sockets:
             sock.close()
+    assert max(latencies) < 2.0
+    assert sorted(latencies)[int(0.99 * len(latencies))] < 0.5
+    wait_until(lambda: open_sockets(broker) <= before, timeout=30, what="the end of the connections")
+
+
+def open_sockets(broker: Broker) -> int:
+    targets = []
+    for path in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            targets.append(os.readlink(path))
+    return sum(target.startswith("socket:") for target in targets)
+
+
+class TlsMessages(Messages):
+    """A connection with TLS and without authentication."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(("127.0.0.1", broker.port))
+        context = ssl.create_default_context(cafile=str(broker.security.ca_file))
+        self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
+
+    def exchange(self, *messages: bytes) -> list[Any]:
+        assert self.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1).error_code == 0
+        return [self.call(SaslAuthenticateRequest(auth_bytes=message), 1) for message in messages]
+
+    def is_closed(self) -> bool:
+        try:
+            return not self._socket.recv(1)
+        except (ConnectionError, ssl.SSLError):
+            return True
+
+
+def test_replayed_truncated_and_oversized_sasl_messages(broker: Broker) -> None:
+    client = ScramClient("SCRAM-SHA-256", "alice", USERS["alice"])
+    first = client.initial()
+    with TlsMessages(broker) as connection:
+        [response] = connection.exchange(first)
+        final = client.respond(response.auth_bytes)
+        assert final is not None
+        accepted = connection.call(SaslAuthenticateRequest(auth_bytes=final), 1)
+        assert accepted.error_code == 0
+    # The same messages again: the broker's nonce differs.
+    cases = [(first, final), (first[:10],), (first, final[:-4]), (b"",), (b"\xff" * 100,), (b"n,," + b"x" * 100_000,)]
+    for messages in cases:
+        with TlsMessages(broker) as connection:
+            assert connection.exchange(*messages)[-1].error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert connection.is_closed()
+    with TlsMessages(broker) as connection:
+        # A frame beyond sasl.server.max.receive.size is not awaited.
+        connection._socket.sendall((600_000).to_bytes(4, "big") + b"\x00\x24\x00\x01")
+        assert connection.is_closed()
+    assert can_connect(broker, "alice", USERS["alice"])
 
 
 def test_wrong_passwords_are_delayed_and_counted(broker: Broker) -> None:
@@ -206,9 +303,23 @@ def test_plain_bytes_on_a_tls_port(broker: Broker) -> None:
     assert "does not use TLS" in broker.log_tail()
 
 
-def test_a_bad_setting_stops_the_start() -> None:
-    with pytest.raises(BrokerFailed) as caught, Broker(security="SASL_SSL", ssl_keystore_location="/nonexistent"):
-        pass
-    errors = [line for line in str(caught.value).splitlines() if line.startswith("kavka: ")]
-    assert len(errors) == 1 and errors[0].startswith("kavka: ssl.keystore.location: cannot read /nonexistent")
-    assert "Traceback" not in str(caught.value)
+BAD_SETTINGS = {
+    "ssl.keystore.location": {"ssl.keystore.location": "/nonexistent"},
+    "sasl.jaas.config": {"sasl.enabled.mechanisms": "PLAIN"},
+    "listener.security.protocol.map": {"listener.security.protocol.map": "SASL_SSL:TLS"},
+}
+
+
+def test_a_bad_setting_stops_the_start(tmp_path: Path) -> None:
+    """The broker prints one line that names the setting."""
+    security = LocalSecurity(tmp_path / "security", "SASL_SSL", users=USERS)
+    brokers: dict[str, KavkaProcess] = {}
+    for name, changes in BAD_SETTINGS.items():
+        settings = {"listeners": f"SASL_SSL://127.0.0.1:{free_port()}", **security.broker_settings(), **changes}
+        brokers[name] = KavkaProcess(tmp_path / name, overrides=settings, start=False)
+        brokers[name].launch()
+    for name, broker in brokers.items():
+        assert broker.process.wait(60) == 1
+        lines = (broker.folder / "kavka.out").read_text().splitlines()
+        assert [line for line in lines if " INFO " not in line] == lines[-1:], lines
+        assert lines[-1].startswith("kavka: ") and f"{name}: " in lines[-1], lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from struct import Struct
-from typing import Any
+from typing import Any, Self
 
 from kavka.protocol.api_keys import APIS, ApiKey
 from kavka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -60,7 +60,7 @@ class Messages:
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> Messages:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -65,6 +65,12 @@ def _first_ephemeral_port() -> int:
         return 0
 
 
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/status") as status:
+        [kilobytes] = [line.split()[1] for line in status if line.startswith("VmRSS")]
+    return int(kilobytes) * 1024
+
+
 def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
     """Wait until the condition is true, and return the seconds waited. An exception of the
     condition counts as false, since a broker that has just started may lack metadata. The
