@@ -6,12 +6,16 @@ Requests run in threads. Responses are limited in size, and redirects are not fo
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from kavka.client.security_config import tls_values
+from kavka.common.config import ConfigError
 from kavka.console.errors import Refused
 
 TIMEOUT_S = 10.0
@@ -44,10 +48,11 @@ class ConnectorRow:
 
 
 class ConnectCluster:
-    """A Connect cluster, accessed through the worker at `address`. The methods raise Refused if the
-    worker does not respond or returns an error."""
+    """A Connect cluster, accessed through the worker at `address`. `settings` has the user of
+    basic authentication (`username`, `password`) and the `ssl.…` settings for HTTPS. The methods
+    raise Refused if the worker does not respond or returns an error."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, settings: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(address if "//" in address else f"//{address}", "http")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Refused(
@@ -55,6 +60,11 @@ class ConnectCluster:
             )
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._scheme, self._netloc, self._path = parts.scheme, parts.netloc, parts.path.rstrip("/")
+        self._settings = settings or {}
+        self._headers = {"Accept": "application/json"}
+        if "username" in self._settings:
+            credentials = f"{self._settings['username']}:{self._settings.get('password', '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
 
     async def connectors(self) -> list[ConnectorRow]:
         """Return the connectors, sorted by name."""
@@ -84,20 +94,30 @@ class ConnectCluster:
         return content
 
     def _request(self, method: str, path: str) -> tuple[int, bytes]:
-        connection_class = HTTPSConnection if self._scheme == "https" else HTTPConnection
         try:
-            connection = connection_class(self._netloc, timeout=TIMEOUT_S)
+            connection = self._connection()
             try:
-                connection.request(method, path, headers={"Accept": "application/json"})
+                connection.request(method, path, headers=self._headers)
                 response = connection.getresponse()
                 body = response.read(MAX_RESPONSE_BYTES + 1)
             finally:
                 connection.close()
+        except ConfigError as error:
+            raise Refused(f"console.connect.{error.name}: {error.reason}", 500) from None
         except (OSError, HTTPException, ValueError) as error:
             raise Refused(f"no Connect worker responds at {self.address}: {error}", 502) from None
         if len(body) > MAX_RESPONSE_BYTES:
             raise Refused(f"the response of {self.address} has more than {MAX_RESPONSE_BYTES} bytes", 502)
         return response.status, body
+
+    def _connection(self) -> HTTPConnection:
+        """Reads the files of certificates, so it runs in a thread. Raises ConfigError."""
+        if self._scheme == "http":
+            return HTTPConnection(self._netloc, timeout=TIMEOUT_S)
+        from kavka.security.tls import TlsSettings, client_context
+
+        context = client_context(TlsSettings.from_values(tls_values(self._settings)))
+        return HTTPSConnection(self._netloc, timeout=TIMEOUT_S, context=context)
 
 
 def _row(address: str, name: str, expanded: dict[str, Any]) -> ConnectorRow:

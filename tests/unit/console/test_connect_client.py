@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,6 +16,7 @@ import pytest
 
 from kavka.console.connect_client import ConnectCluster
 from kavka.console.errors import Refused
+from kavka.security.authority import Authority
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "connect-rest-3.9.1.json"
 
@@ -101,3 +103,48 @@ def test_unreachable_worker_and_invalid_address_are_rejected():
     for address in ("file:///etc/passwd", "http://", "ftp://host"):
         with pytest.raises(Refused, match="not the address"):
             ConnectCluster(address)
+
+
+def test_workers_with_https_and_users(tmp_path, monkeypatch):
+    """A worker with a private authority, client certificates and basic authentication."""
+    authority = Authority()
+    authority.write_pem(tmp_path / "ca.pem")
+    for name in ("server", "client"):
+        authority.certificate_of(name, hosts=("localhost",)).write_pem(tmp_path / f"{name}.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    context.load_verify_locations(tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    credentials = []
+
+    class Secured(Recorded):
+        def _serve(self) -> None:
+            credentials.append(self.headers["Authorization"])
+            super()._serve()
+
+        do_GET = _serve
+
+    monkeypatch.setattr(Recorded, "responses", {"GET /connectors?expand=status&expand=info": (200, {"a": {}})})
+    server = HTTPServer(("127.0.0.1", 0), Secured)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    settings = {
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tmp_path / "client.pem"),
+        "username": "admin",
+        "password": "s3cret",
+    }
+    address = f"https://localhost:{server.server_port}"
+    try:
+        (row,) = asyncio.run(ConnectCluster(address, settings).connectors())
+        assert row.name == "a" and credentials == ["Basic YWRtaW46czNjcmV0"]
+        with pytest.raises(Refused, match="CERTIFICATE_VERIFY_FAILED"):
+            asyncio.run(ConnectCluster(address).connectors())
+        bad = {**settings, "ssl.ca.location": "/none.pem"}
+        with pytest.raises(Refused, match=r"^console.connect.ssl.truststore.location: ") as error:
+            asyncio.run(ConnectCluster(address, bad).connectors())
+        assert "s3cret" not in str(error.value)
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -135,8 +135,10 @@ async def _call(function: Callable[[str], Any], name: str) -> Any:
 
 
 def connect_clusters(context: Context) -> list[ConnectCluster]:
-    addresses = context.cluster.settings.own.get("connect.url", "")
-    return [ConnectCluster(address) for address in addresses.replace(",", " ").split()]
+    own = context.cluster.settings.own
+    settings = {name.removeprefix("connect."): value for name, value in own.items() if name.startswith("connect.")}
+    addresses = settings.pop("url", "")
+    return [ConnectCluster(address, settings) for address in addresses.replace(",", " ").split()]
 
 
 @query("/connectors", "List the connectors of the configured Connect workers")
