@@ -18,11 +18,14 @@ TIMEOUT_S = 240.0
 
 
 class ConnectWorker:
-    """A worker process. Workers with the same `group` and `shared` folder form a cluster."""
+    """A worker process. Workers with the same `group` and `shared` folder form a cluster. The
+    methods that send requests support HTTP only."""
 
-    def __init__(self, folder: Path, servers: str, group: str, shared: Path, **overrides: object) -> None:
+    def __init__(
+        self, folder: Path, servers: str, group: str, shared: Path, scheme: str = "http", **overrides: object
+    ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.name = f"127.0.0.1:{self.port}"
         settings: dict[str, object] = {
             "bootstrap.servers": servers,
