@@ -140,6 +140,21 @@ class _AggregateNode(TableNode):
         total = self._aggregation.total
         return total is not None and total.expression(key, value) is None
 
+    def aggregated(
+        self, key: Any, value: Any, timestamp: int, read: Callable[..., ValueAndTimestamp | None], *at: Any
+    ) -> tuple[Any, Any, int]:
+        """The new aggregate, the old one and the time, after a record is added. `read(*at)` returns
+        the stored aggregate."""
+        stored = read(*at)
+        if stored is None:
+            return self._aggregator(key, value, self._initializer()), None, timestamp
+        old = stored[0]
+        new = self._aggregator(key, value, old)
+        # The aggregator may have changed the old value in place.
+        if self._sends_old_values and old is new:
+            stored = read(*at) or stored
+        return new, stored[0], max(timestamp, stored[1])
+
     def merged(self, stored: ValueAndTimestamp | None, part: Any, timestamp: int) -> tuple[Any, Any, int]:
         """The new aggregate, the old one and the time, after the aggregate of several records is
         added."""
@@ -153,23 +168,12 @@ class _StreamAggregate(_AggregateNode):
     def add_part(self, key: Any, start: None, part: Any, timestamp: int, headers: Headers) -> None:
         """Add the aggregate of several records; the time is that of the latest of them."""
         if part is not None:
-            new, old, stamp = self.merged(self.store.get(key), part, timestamp)
-            self.put_and_forward(key, new, old, stamp, headers)
+            self.put_and_forward(key, *self.merged(self.store.get(key), part, timestamp), headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.is_empty(key, value):
             return
-        stored = self.store.get(key)
-        if stored is None:
-            old, new = None, self._aggregator(key, value, self._initializer())
-        else:
-            old, stamp = stored[0], stored[1]
-            new = self._aggregator(key, value, old)
-            timestamp = max(timestamp, stamp)
-            # The aggregator may have changed the old value in place.
-            if self._sends_old_values and old is new:
-                old = self.store.get(key)[0]
-        self.put_and_forward(key, new, old, timestamp, headers)
+        self.put_and_forward(key, *self.aggregated(key, value, timestamp, self.store.get, key), headers)
 
 
 class _TableAggregate(_AggregateNode):
@@ -232,26 +236,15 @@ class _WindowAggregate(_AggregateNode):
             return
         for window in self._windows.windows_for(timestamp):
             if window.end > closed:
-                self._add(key, value, window, timestamp, headers)
+                result = self.aggregated(key, value, timestamp, self.store.fetch, key, window.start)
+                self.put_window(key, window, *result, headers)
 
     def add_part(self, key: Any, start: int, part: Any, timestamp: int, headers: Headers) -> None:
         """Add the aggregate of several records of the window that starts at `start`. Parts come in
         the order of their windows, so that no part closes the window of another."""
         window = TimeWindow(start, start + self._windows.size)
         if window.end > self.observe(timestamp, headers) and part is not None:
-            new, old, stamp = self.merged(self.store.fetch(key, start), part, timestamp)
-            self.put_window(key, window, new, old, stamp, headers)
-
-    def _add(self, key: Any, value: Any, window: Window, timestamp: int, headers: Headers) -> None:
-        stored = self.store.fetch(key, window.start)
-        if stored is None:
-            old, new, stamp = None, self._aggregator(key, value, self._initializer()), timestamp
-        else:
-            old = stored[0]
-            new, stamp = self._aggregator(key, value, old), max(timestamp, stored[1])
-            if self._sends_old_values and old is new:
-                old = self.store.fetch(key, window.start)[0]
-        self.put_window(key, window, new, old, stamp, headers)
+            self.put_window(key, window, *self.merged(self.store.fetch(key, start), part, timestamp), headers)
 
     def put_window(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
         self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)

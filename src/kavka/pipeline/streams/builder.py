@@ -80,16 +80,7 @@ class StreamsBuilder:
         consumed = consumed or Consumed()
         source = self.new_name("KSTREAM-SOURCE-", Named(consumed.name and f"{consumed.name}-source"))
         name = self.new_name("KTABLE-SOURCE-", Named(consumed.name))
-        self.topology.add_global_store(
-            builder,
-            source,
-            topic,
-            name,
-            supplier,
-            key_serde=consumed.key_serde,
-            value_serde=consumed.value_serde,
-            timestamp_extractor=consumed.timestamp_extractor,
-        )
+        self.topology.add_global_store(builder, source, topic, name, supplier, **consumed.for_source())
         return self
 
     def build(self, config: Any = None) -> Topology:
@@ -108,14 +99,7 @@ class StreamsBuilder:
         return self.new_name(f"{prefix}STATE-STORE-")
 
     def _add_source(self, name: str, topics: tuple[str | re.Pattern[str], ...], consumed: Consumed) -> None:
-        self.topology.add_source(
-            name,
-            *topics,
-            key_serde=consumed.key_serde,
-            value_serde=consumed.value_serde,
-            timestamp_extractor=consumed.timestamp_extractor,
-            offset_reset=consumed.reset_policy,
-        )
+        self.topology.add_source(name, *topics, offset_reset=consumed.reset_policy, **consumed.for_source())
 
     def add_processor(
         self, name: str, operator: Operator, parents: tuple[str, ...], stores: Iterable[str] = ()

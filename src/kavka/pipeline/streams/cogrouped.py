@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.streams.aggregates import Aggregation, Aggregator
 from kavka.pipeline.streams.errors import TopologyException
-from kavka.pipeline.streams.grouped import KGroupedStream, aggregate_table
-from kavka.pipeline.streams.options import Materialized, Named, first_of
+from kavka.pipeline.streams.grouped import KGroupedStream, aggregate_table, table_options
+from kavka.pipeline.streams.options import Materialized, Named
 from kavka.pipeline.streams.processors import Headers, Node
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.tables import Step, TableNode
@@ -62,8 +62,7 @@ class _CogroupedStream:
     ) -> KTable:
         from kavka.pipeline.streams.ktable import KTable
 
-        options = materialized, named
-        materialized, named = first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
+        materialized, named = table_options(materialized, named)
         first = self.streams[0][0]
         builder = first.stream.builder
         if any(grouped.stream.builder is not builder for grouped, _ in self.streams):
@@ -80,8 +79,7 @@ class _CogroupedStream:
             aggregation = Aggregation(initializer, aggregator, merger)
             table = aggregate_table(store_name, materialized, aggregation, self.windows)
             table.step.sends_old_values, table.step.may_cache = True, False
-            builder.topology.add_state_store(table.store)
-            builder.add_processor(name, table.step, (parent,), (store_name,))
+            table.add_to(builder, name, parent)
             names.append(name)
             step.has_history = table.step.has_history
         merge = builder.new_name(_MERGE, Named(base and f"{base}-cogroup-merge"))

@@ -120,26 +120,24 @@ class _Logging:
     def _records(self, context: ErrorHandlerContext, error: Exception) -> list[ProducerRecord[bytes, bytes]]:
         return [] if self._topic is None else [dead_letter_record(self._topic, context, error)]
 
+    def handle_error(self, context: ErrorHandlerContext, record: Any, error: Exception) -> Response:
+        raise NotImplementedError
+
+    def handle_serialization_error(
+        self, context: ErrorHandlerContext, record: Any, error: Exception, origin: str
+    ) -> Response:
+        return self.handle_error(context, record, error)
+
 
 class LogAndContinue(_Logging):
     def handle_error(self, context: ErrorHandlerContext, record: Any, error: Exception) -> Response:
         logger.warning("%s is left out: %s: %s", _place(context), type(error).__name__, error)
         return Response.resume(self._records(context, error))
 
-    def handle_serialization_error(
-        self, context: ErrorHandlerContext, record: Any, error: Exception, origin: str
-    ) -> Response:
-        return self.handle_error(context, record, error)
-
 
 class LogAndFail(_Logging):
     def handle_error(self, context: ErrorHandlerContext, record: Any, error: Exception) -> Response:
         return Response.fail(self._records(context, error))
-
-    def handle_serialization_error(
-        self, context: ErrorHandlerContext, record: Any, error: Exception, origin: str
-    ) -> Response:
-        return self.handle_error(context, record, error)
 
 
 class DefaultProduction(LogAndFail):
@@ -186,9 +184,7 @@ class ErrorHandler:
 
     def __init__(self, kind: str, target: Any) -> None:
         self.kind, self._target = kind, target
-        self._handle = next(filter(callable, _methods(target, "handle_error", "handle")), None)
-        if self._handle is None and callable(target):
-            self._handle = target
+        self._handle = _method(target, "handle_error", "handle") or (target if callable(target) else None)
         if self._handle is None:
             raise StreamsException(f"{target!r} is no {kind} exception handler: it has no handle_error(…)")
 
@@ -201,8 +197,7 @@ class ErrorHandler:
         return self._checked(error, self._handle, context, record, error)
 
     def serialization(self, context: ErrorHandlerContext, record: Any, error: Exception, origin: str) -> Response:
-        methods = _methods(self._target, "handle_serialization_error", "handle_serialization_exception")
-        method = next(filter(callable, methods), None)
+        method = _method(self._target, "handle_serialization_error", "handle_serialization_exception")
         if method is not None:
             return self._checked(error, method, context, record, error, origin)
         # As in Kafka an object without the method fails. A function handles both.
@@ -225,8 +220,9 @@ class ErrorHandler:
         return Response(_RESULTS[response.result], response.dead_letter_queue_records)
 
 
-def _methods(target: Any, *names: str) -> list[Any]:
-    return [getattr(target, name, None) for name in names]
+def _method(target: Any, *names: str) -> Any:
+    """The first of these methods that the target has."""
+    return next(filter(callable, (getattr(target, name, None) for name in names)), None)
 
 
 def handler_of(kind: str, setting: Any, name: str, config: Mapping[str, Any]) -> ErrorHandler:

@@ -72,12 +72,8 @@ def _or(left: Any, right: Any) -> Any:
     return None if left is None or right is None else False
 
 
-def _to_integer(text: str) -> int | None:
-    return None if re.fullmatch(INTEGER_TEXT, text) is None else _integer(int(text))
-
-
-def _integer(value: int) -> int | None:
-    return value if -(1 << 63) <= value < 1 << 63 else None
+def _to_integer(text: str) -> int | float | None:
+    return None if re.fullmatch(INTEGER_TEXT, text) is None else _number(int(text))
 
 
 def _to_double(value: Any) -> float | None:
@@ -190,6 +186,15 @@ OPERATIONS: dict[str, Operation] = {
 _FIELDS = {str: "field_text", int: "field_integer", float: "field_double", bool: "field_boolean"}
 
 
+def _method(operation: str) -> Callable[..., Expression]:
+    """A method of an expression: an operation on it and on other values or expressions."""
+
+    def apply(self: Expression, *others: Any) -> Expression:
+        return Expression(operation, self, *map(_of, others))
+
+    return apply
+
+
 class Expression:
     """Immutable. `name` is that of an operation, of a column (key, value, timestamp), or
     "constant", whose value is its only input."""
@@ -222,18 +227,35 @@ class Expression:
 
     # --- Spark's names of a Column's methods, in Python's spelling
 
-    def lower(self) -> Expression:
-        return Expression("lower", self)
-
-    def upper(self) -> Expression:
-        return Expression("upper", self)
+    lower = _method("lower")
+    upper = _method("upper")
+    length = _method("length")
+    contains = _method("contains")
+    startswith = _method("startswith")
+    endswith = _method("endswith")
+    is_null = _method("is_null")
+    to_integer = _method("to_integer")
+    to_double = _method("to_double")
+    to_text = _method("to_text")
+    year = _method("year")
+    month = _method("month")
+    day = _method("day")
+    hour = _method("hour")
+    minute = _method("minute")
+    __sub__ = _method("subtract")
+    __mul__ = _method("multiply")
+    __truediv__ = _method("divide")
+    # The remainder is never negative.
+    __mod__ = _method("modulo")
+    __lt__ = _method("lt")
+    __le__ = _method("le")
+    __and__ = _method("and")
+    __or__ = _method("or")
+    __invert__ = _method("not")
 
     def trim(self) -> Expression:
         """Remove the spaces at both ends."""
         return Expression("trim", self)
-
-    def length(self) -> Expression:
-        return Expression("length", self)
 
     def split(self, separator: str) -> Expression:
         """Split at each `separator`, which is text, not a pattern."""
@@ -252,18 +274,6 @@ class Expression:
             raise TopologyException("substring needs a start and a size of at least 0")
         return Expression("substring", self, lit(start), lit(size))
 
-    def contains(self, other: str | Expression) -> Expression:
-        return Expression("contains", self, _of(other))
-
-    def startswith(self, other: str | Expression) -> Expression:
-        return Expression("startswith", self, _of(other))
-
-    def endswith(self, other: str | Expression) -> Expression:
-        return Expression("endswith", self, _of(other))
-
-    def is_null(self) -> Expression:
-        return Expression("is_null", self)
-
     def is_not_null(self) -> Expression:
         return ~self.is_null()
 
@@ -280,15 +290,6 @@ class Expression:
             raise TopologyException("field needs a path and one of the types str, int, float and bool")
         return Expression(_FIELDS[type], self, lit(path))
 
-    def to_integer(self) -> Expression:
-        return Expression("to_integer", self)
-
-    def to_double(self) -> Expression:
-        return Expression("to_double", self)
-
-    def to_text(self) -> Expression:
-        return Expression("to_text", self)
-
     def to_time(self) -> Expression:
         """Milliseconds since 1970 of a time such as 2026-01-31T10:00:00Z or
         2026-01-31T10:00:00.000Z."""
@@ -298,48 +299,20 @@ class Expression:
         """The date in UTC of milliseconds since 1970, as 2026-01-31."""
         return Expression("date", self)
 
-    def year(self) -> Expression:
-        return Expression("year", self)
-
-    def month(self) -> Expression:
-        return Expression("month", self)
-
-    def day(self) -> Expression:
-        return Expression("day", self)
-
-    def hour(self) -> Expression:
-        return Expression("hour", self)
-
-    def minute(self) -> Expression:
-        return Expression("minute", self)
-
     def __add__(self, other: Any) -> Expression:
         return Expression("concat" if self.kind == TEXT else "add", self, _of(other))
 
     def __radd__(self, other: Any) -> Expression:
         return _of(other) + self
 
-    def __sub__(self, other: Any) -> Expression:
-        return Expression("subtract", self, _of(other))
-
     def __rsub__(self, other: Any) -> Expression:
         return _of(other) - self
-
-    def __mul__(self, other: Any) -> Expression:
-        return Expression("multiply", self, _of(other))
 
     def __rmul__(self, other: Any) -> Expression:
         return _of(other) * self
 
-    def __truediv__(self, other: Any) -> Expression:
-        return Expression("divide", self, _of(other))
-
     def __rtruediv__(self, other: Any) -> Expression:
         return _of(other) / self
-
-    def __mod__(self, other: Any) -> Expression:
-        """The remainder, which is never negative."""
-        return Expression("modulo", self, _of(other))
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
         return Expression("eq", self, _of(other))
@@ -347,26 +320,11 @@ class Expression:
     def __ne__(self, other: object) -> Expression:  # type: ignore[override]
         return ~(self == other)
 
-    def __lt__(self, other: Any) -> Expression:
-        return Expression("lt", self, _of(other))
-
-    def __le__(self, other: Any) -> Expression:
-        return Expression("le", self, _of(other))
-
     def __gt__(self, other: Any) -> Expression:
         return Expression("lt", _of(other), self)
 
     def __ge__(self, other: Any) -> Expression:
         return Expression("le", _of(other), self)
-
-    def __and__(self, other: Any) -> Expression:
-        return Expression("and", self, _of(other))
-
-    def __or__(self, other: Any) -> Expression:
-        return Expression("or", self, _of(other))
-
-    def __invert__(self) -> Expression:
-        return Expression("not", self)
 
     def __bool__(self) -> bool:
         raise TopologyException("an expression has a value per record: write & for and, | for or, ~ for not")

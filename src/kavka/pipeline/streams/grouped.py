@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kavka.pipeline.streams.aggregates import COUNT, AggregateStep, Aggregation, Aggregator, reduction, total_of
-from kavka.pipeline.streams.builder import table_store
+from kavka.pipeline.streams.builder import StreamsBuilder, table_store
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.expressions import INTEGER, Total
 from kavka.pipeline.streams.options import Materialized, Named, first_of
@@ -33,6 +33,19 @@ class AggregateTable(NamedTuple):
     step: AggregateStep
     key_serde: Serde | None
     grace: int | None
+
+    def add_to(self, builder: StreamsBuilder, name: str, parent: str) -> KTable:
+        """Add the node `name` after the node `parent`."""
+        from kavka.pipeline.streams.ktable import KTable
+
+        builder.topology.add_state_store(self.store)
+        builder.add_processor(name, self.step, (parent,), (self.store.name,))
+        return KTable(builder, name, self.step, self.key_serde, self.store.value_serde, self.grace)
+
+
+def table_options(*options: Materialized | Named | None) -> tuple[Materialized, Named | None]:
+    """The options of a table, in any order."""
+    return first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
 
 
 def aggregate_table(
@@ -150,20 +163,14 @@ class _GroupedStream:
         value_serde: Serde | None,
         aggregation: Aggregation,
     ) -> KTable:
-        from kavka.pipeline.streams.ktable import KTable
-
-        options = materialized, named
-        materialized, named = first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
+        materialized, named = table_options(materialized, named)
         builder = self.stream.builder
         store_name = materialized.store_name or builder.new_store_name(prefix)
         table = aggregate_table(
             store_name, materialized.or_serdes(self.key_serde, value_serde), aggregation, self.windows, self.final
         )
         name = builder.new_name(prefix, named)
-        parent = self.partitioned_by_key(store_name)
-        builder.topology.add_state_store(table.store)
-        builder.add_processor(name, table.step, (parent,), (store_name,))
-        return KTable(builder, name, table.step, table.key_serde, table.store.value_serde, table.grace)
+        return table.add_to(builder, name, self.partitioned_by_key(store_name))
 
 
 class KGroupedStream(_GroupedStream):
@@ -248,10 +255,7 @@ class KGroupedTable:
         named: Named | None,
         value_serde: Serde | None,
     ) -> KTable:
-        from kavka.pipeline.streams.ktable import KTable
-
-        options = materialized, named
-        materialized, named = first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
+        materialized, named = table_options(materialized, named)
         builder = self.table.builder
         store_name = materialized.store_name or builder.new_store_name(TABLE_AGGREGATE)
         sink, source = builder.new_name("KSTREAM-SINK-"), builder.new_name("KSTREAM-SOURCE-")
@@ -260,7 +264,4 @@ class KGroupedTable:
         serdes = self.key_serde, wrapped(change_serde, self.value_serde)
         builder.repartition((self.parent,), topic, serdes, (sink, source))
         materialized = materialized.or_serdes(self.key_serde, value_serde)
-        table = aggregate_table(store_name, materialized, aggregation, of_table=True)
-        builder.topology.add_state_store(table.store)
-        builder.add_processor(name, table.step, (source,), (store_name,))
-        return KTable(builder, name, table.step, table.key_serde, table.store.value_serde)
+        return aggregate_table(store_name, materialized, aggregation, of_table=True).add_to(builder, name, source)

@@ -67,17 +67,12 @@ def _filter_frame(operator: operators.Filter, kinds: Kinds) -> tuple[FrameStep, 
     return lambda frame: frame.where(to_column(chosen)), kinds
 
 
-def _select_key_frame(operator: operators.SelectKey, kinds: Kinds) -> tuple[FrameStep, Kinds] | None:
+def _map_frame(operator: operators.SelectKey | operators.MapValues, kinds: Kinds) -> tuple[FrameStep, Kinds] | None:
     mapper = operator.mapper
     if not isinstance(mapper, Expression) or mapper.kind != TEXT or not _reads(mapper, kinds):
         return None
-    return lambda frame: frame.withColumn("key", to_column(mapper)), (TEXT, kinds[1])
-
-
-def _map_values_frame(operator: operators.MapValues, kinds: Kinds) -> tuple[FrameStep, Kinds] | None:
-    mapper = operator.mapper
-    if not isinstance(mapper, Expression) or mapper.kind != TEXT or not _reads(mapper, kinds):
-        return None
+    if isinstance(operator, operators.SelectKey):
+        return lambda frame: frame.withColumn("key", to_column(mapper)), (TEXT, kinds[1])
     return lambda frame: frame.withColumn("value", to_column(mapper)), (kinds[0], TEXT)
 
 
@@ -98,8 +93,8 @@ def _flat_map_values_frame(operator: operators.FlatMapValues, kinds: Kinds) -> t
 WAYS: dict[type[Operator], Ways] = {
     operators.PassThrough: Ways(batches.pass_through_step, lambda _, kinds: (lambda frame: frame, kinds)),
     operators.Filter: Ways(batches.filter_step, _filter_frame),
-    operators.SelectKey: Ways(batches.select_key_step, _select_key_frame),
-    operators.MapValues: Ways(batches.map_values_step, _map_values_frame),
+    operators.SelectKey: Ways(batches.select_key_step, _map_frame),
+    operators.MapValues: Ways(batches.map_values_step, _map_frame),
     operators.FlatMapValues: Ways(batches.flat_map_values_step, _flat_map_values_frame),
     operators.NonNullKey: Ways(batches.non_null_key_step),
     operators.Map: Ways(batches.map_step),

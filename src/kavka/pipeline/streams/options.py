@@ -29,22 +29,20 @@ def check_name(name: str) -> str:
     return name
 
 
+class _ByName:
+    @classmethod
+    def as_(cls, name: str) -> Self:
+        return cls(name=check_name(name))  # type: ignore[call-arg]
+
+
 @dataclass(frozen=True)
-class Named:
+class Named(_ByName):
     name: str | None = None
 
-    @classmethod
-    def as_(cls, name: str) -> Self:
-        return cls(name=check_name(name))
-
 
 @dataclass(frozen=True)
-class _NamedOptions:
+class _NamedOptions(_ByName):
     name: str | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def as_(cls, name: str) -> Self:
-        return cls(name=check_name(name))
 
     def with_name(self, name: str) -> Self:
         return replace(self, name=check_name(name))
@@ -54,6 +52,13 @@ class _NamedOptions:
 class _SerdeOptions:
     key_serde: Serde | None = None
     value_serde: Serde | None = None
+
+    @classmethod
+    def with_(
+        cls, key_serde: Serde | None = None, value_serde: Serde | None = None, *others: Any, **options: Any
+    ) -> Self:
+        """`others` are the fields of the class, in their order."""
+        return cls(key_serde, value_serde, *others, **options)
 
     def with_key_serde(self, serde: Serde) -> Self:
         return replace(self, key_serde=serde)
@@ -67,37 +72,29 @@ class Consumed(_SerdeOptions, _NamedOptions):
     timestamp_extractor: Callable[..., int] | None = None
     reset_policy: str | None = None
 
-    @staticmethod
-    def with_(
-        key_serde: Serde | None = None,
-        value_serde: Serde | None = None,
-        timestamp_extractor: Callable[..., int] | None = None,
-        reset_policy: str | None = None,
-    ) -> Consumed:
-        return Consumed(key_serde, value_serde, timestamp_extractor)._reset(reset_policy)
+    def __post_init__(self) -> None:
+        if self.reset_policy not in (None, EARLIEST, LATEST, NONE):
+            raise TopologyException(f"the offset reset policy is earliest, latest or none, not {self.reset_policy!r}")
 
     def with_timestamp_extractor(self, extractor: Callable[..., int]) -> Consumed:
         """`extractor(record, partition_time)` returns the time of a record in ms."""
         return replace(self, timestamp_extractor=extractor)
 
     def with_offset_reset_policy(self, policy: str) -> Consumed:
-        return self._reset(policy)
-
-    def _reset(self, policy: str | None) -> Consumed:
-        if policy not in (None, EARLIEST, LATEST, NONE):
-            raise TopologyException(f"the offset reset policy is earliest, latest or none, not {policy!r}")
         return replace(self, reset_policy=policy)
+
+    def for_source(self) -> dict[str, Any]:
+        """The arguments of a source node."""
+        return {
+            "key_serde": self.key_serde,
+            "value_serde": self.value_serde,
+            "timestamp_extractor": self.timestamp_extractor,
+        }
 
 
 @dataclass(frozen=True)
 class Produced(_SerdeOptions, _NamedOptions):
     partitioner: Partitioner | None = None
-
-    @staticmethod
-    def with_(
-        key_serde: Serde | None = None, value_serde: Serde | None = None, partitioner: Partitioner | None = None
-    ) -> Produced:
-        return Produced(key_serde, value_serde, partitioner)
 
     def with_stream_partitioner(self, partitioner: Partitioner) -> Produced:
         return replace(self, partitioner=partitioner)
@@ -107,10 +104,6 @@ class Produced(_SerdeOptions, _NamedOptions):
 class Repartitioned(_SerdeOptions, _NamedOptions):
     partitions: int | None = None
     partitioner: Partitioner | None = None
-
-    @staticmethod
-    def with_(key_serde: Serde | None = None, value_serde: Serde | None = None) -> Repartitioned:
-        return Repartitioned(key_serde, value_serde)
 
     @staticmethod
     def number_of_partitions(count: int) -> Repartitioned:
@@ -127,9 +120,9 @@ class Repartitioned(_SerdeOptions, _NamedOptions):
 
 @dataclass(frozen=True)
 class Grouped(_SerdeOptions, _NamedOptions):
-    @staticmethod
-    def with_(key_serde: Serde | None = None, value_serde: Serde | None = None, name: str | None = None) -> Grouped:
-        return Grouped(key_serde, value_serde, name=name)
+    @classmethod
+    def with_(cls, key_serde: Serde | None = None, value_serde: Serde | None = None, name: str | None = None) -> Self:
+        return cls(key_serde, value_serde, name=name)
 
 
 @dataclass(frozen=True)
@@ -146,10 +139,6 @@ class Materialized(_SerdeOptions):
         if isinstance(store, str):
             return Materialized(store_name=check_name(store))
         return Materialized(store_name=check_name(store.name), retention=store.retention or None, kind=store.kind)
-
-    @staticmethod
-    def with_(key_serde: Serde | None = None, value_serde: Serde | None = None) -> Materialized:
-        return Materialized(key_serde, value_serde)
 
     def check_kind(self, *kinds: str) -> Materialized:
         if self.kind is not None and self.kind not in kinds:
@@ -196,18 +185,19 @@ class Joined(_SerdeOptions, _NamedOptions):
     other_value_serde: Serde | None = None
     grace: int | None = None
 
-    @staticmethod
+    @classmethod
     def with_(
+        cls,
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         other_value_serde: Serde | None = None,
         name: str | None = None,
         grace_period: Duration | None = None,
-    ) -> Joined:
-        joined = Joined(key_serde, value_serde, other_value_serde, name=name)
+    ) -> Self:
+        joined = cls(key_serde, value_serde, other_value_serde, name=name)
         return joined if grace_period is None else joined.with_grace_period(grace_period)
 
-    def with_grace_period(self, grace: Duration) -> Joined:
+    def with_grace_period(self, grace: Duration) -> Self:
         """How long a record waits for late values of a versioned table."""
         return replace(self, grace=millis(grace, "the grace period"))
 
@@ -217,12 +207,6 @@ class StreamJoined(_SerdeOptions):
     other_value_serde: Serde | None = None
     name: str | None = None
     store_name: str | None = None
-
-    @staticmethod
-    def with_(
-        key_serde: Serde | None = None, value_serde: Serde | None = None, other_value_serde: Serde | None = None
-    ) -> StreamJoined:
-        return StreamJoined(key_serde, value_serde, other_value_serde)
 
     @staticmethod
     def as_(store_name: str) -> StreamJoined:

@@ -6,18 +6,17 @@ A query sees the state of the last completed micro-batch.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kavka.pipeline.spark.files import AnyPath, spark_uri
 from kavka.pipeline.streams.errors import InvalidStateStoreException
 from kavka.pipeline.streams.progress import last_batch
 from kavka.pipeline.streams.serdes import constant
 from kavka.pipeline.streams.state_map import Entry, MemoryMaps, MergedMap, OpenMap
-from kavka.pipeline.streams.stores import KEY_VALUE, SESSION, VERSIONED, WINDOW, Store, ValueAndTimestamp
+from kavka.pipeline.streams.stores import KEY_VALUE, SESSION, VERSIONED, WINDOW, Store
 from kavka.pipeline.streams.topology import Topology
-from kavka.pipeline.streams.windows import Windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,108 +129,46 @@ class StateReader:
 
 
 class _ReadOnly:
-    """`read` returns the current store."""
+    """The methods `METHODS` of a store. `read` returns its current state."""
 
-    def __init__(self, name: str, read: Callable[[], Store], stamped: bool) -> None:
-        self.name = name
-        self._read: Callable[[], Any] = read
-        self._stamped = stamped
+    METHODS: ClassVar[frozenset[str]]
 
-    def _value(self, value: Any) -> Any:
-        return value[0] if isinstance(value, ValueAndTimestamp) and not self._stamped else value
+    def __init__(self, name: str, read: Callable[[], Store]) -> None:
+        self.name, self._read = name, read
 
-    def _values(self, entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        return ((key, self._value(value)) for key, value in entries)
-
-    def _backwards(self, entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        return iter(list(self._values(entries))[::-1])
+    def __getattr__(self, method: str) -> Any:
+        if method not in self.METHODS:
+            raise AttributeError(f"{type(self).__name__} has no method {method}")
+        return getattr(self._read(), method)
 
 
 class ReadOnlyKeyValueStore(_ReadOnly):
-    """Keys are in the order of their bytes."""
+    """Keys are in the order of their bytes. The methods are those of `KeyValueStore`."""
 
-    def get(self, key: Any) -> Any:
-        return self._value(self._read().get(key))
-
-    def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        """Both bounds are inclusive; None is no bound."""
-        return self._values(self._read().range(first, last))
-
-    def reverse_range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        return self._values(self._read().reverse_range(first, last))
-
-    def all(self) -> Iterator[tuple[Any, Any]]:
-        return self._values(self._read().all())
-
-    def reverse_all(self) -> Iterator[tuple[Any, Any]]:
-        return self._values(self._read().reverse_all())
-
-    def prefix_scan(self, prefix: Any, serialize: Callable[[Any], bytes | None] | None = None) -> Iterator[Any]:
-        return self._values(self._read().prefix_scan(prefix, serialize))
-
-    def approximate_num_entries(self) -> int:
-        count: int = self._read().count()
-        return count
+    METHODS = frozenset(
+        {"get", "range", "reverse_range", "all", "reverse_all", "prefix_scan", "approximate_num_entries"}
+    )
 
 
 class ReadOnlyWindowStore(_ReadOnly):
-    """Times are those of the starts of windows, in ms."""
+    """Times are those of the starts of windows, in ms. The methods are those of `WindowStore`."""
 
-    def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of the
-        windows that start from `time_from` to `time_to`."""
-        result = self._read().fetch(key, time_from, time_to)
-        return self._value(result) if time_to is None else self._values(result)
-
-    def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
-        return self._values(self._read().backward_fetch(key, time_from, time_to))
-
-    def fetch_range(self, first: Any, last: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
-        return self._values(self._read().fetch_range(first, last, time_from, time_to))
-
-    def backward_fetch_range(
-        self, first: Any, last: Any, time_from: int, time_to: int
-    ) -> Iterator[tuple[Windowed, Any]]:
-        return self._backwards(self._read().fetch_range(first, last, time_from, time_to))
-
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
-        return self.fetch_range(None, None, time_from, time_to)
-
-    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
-        return self.backward_fetch_range(None, None, time_from, time_to)
-
-    def all(self) -> Iterator[tuple[Windowed, Any]]:
-        return self.fetch_range(None, None, 0, 2**63 - 1)
-
-    def backward_all(self) -> Iterator[tuple[Windowed, Any]]:
-        return self.backward_fetch_range(None, None, 0, 2**63 - 1)
+    METHODS = frozenset({
+        "fetch", "fetch_range", "fetch_all", "all",
+        "backward_fetch", "backward_fetch_range", "backward_fetch_all", "backward_all",
+    })  # fmt: skip
 
 
 class ReadOnlySessionStore(_ReadOnly):
-    def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
-        return self._values(self._read().fetch(key))
+    """The methods are those of `SessionStore`."""
 
-    def backward_fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
-        return self._backwards(self._read().fetch(key))
-
-    def fetch_range(self, first: Any, last: Any) -> Iterator[tuple[Windowed, Any]]:
-        store = self._read()
-        low, high = store.serialize_bound(first), store.serialize_bound(last)
-        for session, value in store.all():
-            data = store.serialize_key(session.key)
-            if (low is None or data >= low) and (high is None or data <= high):
-                yield session, self._value(value)
-
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-        return self._values(self._read().find_sessions(key, earliest_end, latest_start))
-
-    def fetch_session(self, key: Any, start: int, end: int) -> Any:
-        return self._value(self._read().fetch_session(key, start, end))
+    METHODS = frozenset({"fetch", "backward_fetch", "fetch_range", "find_sessions", "fetch_session"})
 
 
 class ReadOnlyVersionedStore(_ReadOnly):
-    def get(self, key: Any, as_of: int | None = None) -> Any:
-        return self._read().get(key, as_of)
+    """The method is that of `VersionedStore`."""
+
+    METHODS = frozenset({"get"})
 
 
 _READERS: Mapping[str, type[_ReadOnly]] = {
@@ -257,4 +194,5 @@ def check_type(topology: Topology, name: str, store_type: QueryableStoreType) ->
 
 
 def read_only(name: str, store_type: QueryableStoreType, read: Callable[[], Store]) -> Any:
-    return _READERS[store_type.kind](name, read, store_type.stamped)
+    """A view of the store that `read` returns, with timestamps only if the type has them."""
+    return _READERS[store_type.kind](name, read if store_type.stamped else lambda: read().without_timestamps())

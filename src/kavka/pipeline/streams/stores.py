@@ -10,10 +10,11 @@ that expired entries are removed segment by segment.
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.options import check_name
@@ -161,9 +162,6 @@ class Store:
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         return self._map.scan()
 
-    def count(self) -> int:
-        return len(self._map)
-
     def persistent(self) -> bool:
         return True
 
@@ -183,6 +181,14 @@ class Store:
         if data is None:
             return None
         return ValueAndTimestamp(self._deserialize_plain(data[8:]), STAMP.unpack_from(data)[0])
+
+    def without_timestamps(self) -> Self:
+        """A view of this store whose values have no timestamps."""
+        if not self.builder.timestamped:
+            return self
+        view = copy.copy(self)
+        view.deserialize_value = lambda data: None if data is None else self._deserialize_plain(data[STAMP.size :])
+        return view
 
     def serialize_key(self, key: Any) -> bytes:
         data = self.serialize_bound(key)
@@ -276,9 +282,6 @@ class SegmentedStore(Store):
         first, second = self.SUFFIX.unpack(entry[-self.SUFFIX.size :])
         return first, second
 
-    def _key_of(self, entry: bytes) -> bytes:
-        return entry[_SEGMENT.size : -self.SUFFIX.size]
-
     def _entries_of(self, key: bytes, first: int, last: int, reverse: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Times and values of a key's entries that have not expired, by time."""
         first = max(first, self.observed - self.builder.retention + 1, 0)
@@ -294,11 +297,17 @@ class SegmentedStore(Store):
                 if len(entry) == size:
                     yield *self._times(entry), value
 
-    def _live_entries(self) -> list[tuple[bytes, int, int, bytes]]:
-        """Key, times and value of all entries that have not expired, by key and time."""
+    def _live_entries(self, first: Any, last: Any) -> list[tuple[bytes, int, int, bytes]]:
+        """Key, times and value of all entries that have not expired, from the first to the last
+        key, by key and time."""
+        low, high = self.serialize_bound(first), self.serialize_bound(last)
         expired = self.observed - self.builder.retention
-        entries = ((self._key_of(entry), *self._times(entry), value) for entry, value in self._map.scan())
-        return sorted(entry for entry in entries if entry[1] > expired)
+        entries = []
+        for entry, value in self._map.scan():
+            key, times = entry[_SEGMENT.size : -self.SUFFIX.size], self._times(entry)
+            if times[0] > expired and (low is None or key >= low) and (high is None or key <= high):
+                entries.append((key, *times, value))
+        return sorted(entries)
 
 
 class WindowStore(SegmentedStore):
@@ -340,20 +349,28 @@ class WindowStore(SegmentedStore):
         return self._between(self.serialize_key(key), time_from, time_to, True)
 
     def fetch_range(self, first: Any, last: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
-        low, high = self.serialize_bound(first), self.serialize_bound(last)
         size = self.builder.window_size
-        for data, start, _, value in self._live_entries():
-            if (low is None or data >= low) and (high is None or data <= high) and time_from <= start <= time_to:
-                yield (
-                    Windowed(self.deserialize_key(data), TimeWindow(start, start + size)),
-                    self.deserialize_value(value),
-                )
+        for data, start, _, value in self._live_entries(first, last):
+            if time_from <= start <= time_to:
+                window = TimeWindow(start, start + size)
+                yield Windowed(self.deserialize_key(data), window), self.deserialize_value(value)
+
+    def backward_fetch_range(
+        self, first: Any, last: Any, time_from: int, time_to: int
+    ) -> Iterator[tuple[Windowed, Any]]:
+        return iter(list(self.fetch_range(first, last, time_from, time_to))[::-1])
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
         return self.fetch_range(None, None, time_from, time_to)
 
+    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
+        return self.backward_fetch_range(None, None, time_from, time_to)
+
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         return self.fetch_range(None, None, 0, _END_OF_TIME)
+
+    def backward_all(self) -> Iterator[tuple[Windowed, Any]]:
+        return self.backward_fetch_range(None, None, 0, _END_OF_TIME)
 
     def _between(self, data: bytes, time_from: int, time_to: int, reverse: bool) -> Iterator[tuple[int, Any]]:
         for start, _, value in self._entries_of(data, time_from, time_to, reverse):
@@ -373,12 +390,18 @@ class SessionStore(SegmentedStore):
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
         return self.find_sessions(key, 0, _END_OF_TIME)
 
+    def backward_fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
+        return iter(list(self.fetch(key))[::-1])
+
+    def fetch_range(self, first: Any, last: Any) -> Iterator[tuple[Windowed, Any]]:
+        for data, end, start, value in self._live_entries(first, last):
+            yield Windowed(self.deserialize_key(data), Window(start, end)), self.deserialize_value(value)
+
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         return self.deserialize_value(self._map.get(self._entry_key(self.serialize_key(key), end, start)))
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
-        for data, end, start, value in self._live_entries():
-            yield Windowed(self.deserialize_key(data), Window(start, end)), self.deserialize_value(value)
+        return self.fetch_range(None, None)
 
     def put(self, session: Windowed, value: Any) -> None:
         data, new = self.serialize_key(session.key), self.serialize_value(value)
