@@ -1,4 +1,4 @@
-"""The commands of docs/connect.md work as written, except for ports and folders."""
+"""The standalone commands and the custom connectors of docs/connect.md work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def run(script: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_documented_commands_run_file_and_custom_connectors(target: Target, tmp_path: Path) -> None:
-    """The commands run in one shell. The custom connectors are the Python code of the page."""
+    """Runs the commands of the page in one shell, with other ports and folders, and then the custom
+    connectors of the page's Python code."""
     import os
 
     (script,) = (text for language, text in BLOCKS if language == "sh" and "connect-standalone" in text)

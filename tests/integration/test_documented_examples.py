@@ -1,4 +1,4 @@
-"""Every Python example in the documents of the clients runs as written."""
+"""The Python examples in the docs of the clients run as written, and use every public method."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ GROUP_FAILURE = int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 NOTHING: frozenset[str] = frozenset()
 
 
-class Need(NamedTuple):
+class RequiredOperation(NamedTuple):
     """An operation that a request needs. `name` returns the name of the resource."""
 
     operation: Operation
@@ -51,18 +51,18 @@ class Need(NamedTuple):
     name: Callable[[Any], str]
 
 
-def cluster(operation: Operation) -> Need:
-    return Need(operation, ResourceType.CLUSTER, lambda request: CLUSTER_NAME)
+def cluster(operation: Operation) -> RequiredOperation:
+    return RequiredOperation(operation, ResourceType.CLUSTER, lambda request: CLUSTER_NAME)
 
 
-def group(operation: Operation) -> Need:
+def group(operation: Operation) -> RequiredOperation:
     """The operation on the group in the field `group_id`."""
-    return Need(operation, ResourceType.GROUP, lambda request: str(request.group_id))
+    return RequiredOperation(operation, ResourceType.GROUP, lambda request: str(request.group_id))
 
 
-def transactional_id(operation: Operation) -> Need:
+def transactional_id(operation: Operation) -> RequiredOperation:
     """The operation on the id in the field `transactional_id`."""
-    return Need(operation, ResourceType.TRANSACTIONAL_ID, lambda request: str(request.transactional_id))
+    return RequiredOperation(operation, ResourceType.TRANSACTIONAL_ID, lambda request: str(request.transactional_id))
 
 
 def failure(resource_type: ResourceType) -> KafkaError:
@@ -89,9 +89,9 @@ def require(ctx: RequestContext, operation: Operation, resource_type: ResourceTy
         raise failure(resource_type)
 
 
-def require_all(ctx: RequestContext, request: Any, needs: Iterable[Need]) -> None:
-    for need in needs:
-        require(ctx, need.operation, need.resource_type, need.name(request))
+def require_all(ctx: RequestContext, request: Any, needs: Iterable[RequiredOperation]) -> None:
+    for required in needs:
+        require(ctx, required.operation, required.resource_type, required.name(request))
 
 
 def may_on_cluster(ctx: RequestContext, operation: Operation, *, log_denied: bool = True) -> bool:

@@ -27,7 +27,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import kavka.api
-from kavka.api.authorization import Need, require_all
+from kavka.api.authorization import RequiredOperation, require_all
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 
@@ -85,10 +85,10 @@ def handles(
     key: ApiKey,
     versions: tuple[int, int],
     on_error: ErrorResponse | None = None,
-    needs: Need | Sequence[Need] = (),
+    needs: RequiredOperation | Sequence[RequiredOperation] = (),
 ) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of an API."""
-    all_needs = (needs,) if isinstance(needs, Need) else tuple(needs)
+    all_needs = (needs,) if isinstance(needs, RequiredOperation) else tuple(needs)
 
     def register(function: Handler) -> Handler:
         _apis[int(key)] = Api(key, versions, _authorized(function, all_needs) if all_needs else function, on_error)
@@ -97,7 +97,7 @@ def handles(
     return register
 
 
-def _authorized(function: Handler, needs: tuple[Need, ...]) -> Handler:
+def _authorized(function: Handler, needs: tuple[RequiredOperation, ...]) -> Handler:
     def handle(ctx: Any, request: Any) -> Any:
         if ctx.authorizer is not None:
             require_all(ctx, request, needs)

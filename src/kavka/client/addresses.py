@@ -22,8 +22,8 @@ class Address(NamedTuple):
 
 
 class Addresses:
-    """Resolves host names. Owns the failed addresses by host and port. A failed address is tried
-    last, in the order of failures, until a connection to it succeeds."""
+    """Resolves host names. Owns the addresses of each host and port to which the last connection
+    failed. They are tried last, the least recent failure first."""
 
     def __init__(self) -> None:
         self._failures: dict[tuple[str, int], dict[Address, float]] = {}
@@ -61,7 +61,7 @@ async def canonical_servers(servers: Iterable[tuple[str, int]], timeout: float) 
                 for address in await _lookup(host, port):
                     canonical[await _canonical_name(address), port] = None
         except (OSError, UnicodeError) as error:
-            logger.warning("Cannot resolve %s of bootstrap.servers: %s", host, error or "timeout")
+            logger.warning("Cannot resolve %s in bootstrap.servers: %s", host, str(error) or "timeout")
             canonical[host, port] = None
     return list(canonical)
 

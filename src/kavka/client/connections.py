@@ -51,7 +51,7 @@ class Connections:
         self.closed = False
         self.connections_opened = 0
         self._links: dict[tuple[int, str], _Link] = {}
-        self._connected_callbacks: list[Callable[[int], None]] = []
+        self._connection_callbacks: list[Callable[[int], None]] = []
         self._addresses = Addresses()
         self._reconnect = Backoff(config["reconnect.backoff.ms"], config["reconnect.backoff.max.ms"])
         self._setup_timeout = Backoff(
@@ -109,7 +109,7 @@ class Connections:
 
     def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
         """Return the open connection. If there is none, start to open a connection and return None;
-        `on_connected` reports the result."""
+        `on_connection_change` reports the result."""
         link = self._link(node_id, channel)
         if link.connection is None and link.opening is None:
             self._open(node_id, channel, link)
@@ -128,10 +128,10 @@ class Connections:
             return None
         return max(failed, key=lambda link: link.retry_at).error
 
-    def on_connected(self, callback: Callable[[int], None]) -> None:
+    def on_connection_change(self, callback: Callable[[int], None]) -> None:
         """Call `callback(node_id)` on the event loop whenever a connection opens or closes, or an
         attempt to connect fails."""
-        self._connected_callbacks.append(callback)
+        self._connection_callbacks.append(callback)
 
     def connections(self) -> list[Connection]:
         """Return the open connections. May be called from any thread: `list` copies the links
@@ -204,7 +204,7 @@ class Connections:
         return connection
 
     def _notify_connected(self, node_id: int) -> None:
-        for callback in self._connected_callbacks:
+        for callback in self._connection_callbacks:
             callback(node_id)
 
     def _on_lost(self, link: _Link) -> None:

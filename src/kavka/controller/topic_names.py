@@ -14,7 +14,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION for a name that cannot be part of a directory name."""
+    """Raise INVALID_TOPIC_EXCEPTION if `name` is not a legal topic name."""
     if not name:
         raise _invalid("A topic name must not be empty.")
     if name in (".", ".."):

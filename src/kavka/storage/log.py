@@ -309,7 +309,7 @@ class Log(LogOffsets):
             snapshots.remove(segment.base_offset)
             segment.delete()
         segments.active.truncate_to(offset, self.clock.now_ms())
-        segments.has_unsynced_names = True
+        segments.has_unsynced_dir_entries = True
         self._end_at(offset)
         self.epochs.truncate_from_end(offset)
         self.start_offset = min(self.start_offset, offset)
@@ -372,7 +372,7 @@ class Log(LogOffsets):
             segment.become_inactive()
         for segment in dirty:
             segment.flush()
-        if self.segments.has_unsynced_names or dirty:
+        if self.segments.has_unsynced_dir_entries or dirty:
             fsync_dir(self.dir)
         self.flushed_offset = self.written_end
         self._close_files()

@@ -2,8 +2,9 @@
 Appends continue in the meantime.
 
 Before the recovery point moves to an offset, these files must be on disk: the .log files up to the
-offset, the leader epochs, and for each inactive segment its indexes and the producer snapshot at
-its end. The indexes of the active segment are not flushed, because recovery rebuilds them.
+offset, the leader epoch checkpoint, and for each inactive segment its indexes and the producer
+snapshot at its end. The indexes of the active segment are not flushed, because recovery rebuilds
+them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class LogFlush:
     `cancel` if `run` failed or was not called.
 
     `offset` is the recovery point that `complete` sets; a truncation in the meantime lowers it.
-    `files` are acquired in `prepare_flush`, with their descriptors, so that a truncation, deletion
-    or failure in the meantime does not close them. `run` releases each file after its fsync,
-    `cancel` releases the remaining files.
+    `prepare_flush` acquires `files` and their descriptors, so that a truncation, deletion or
+    failure in the meantime does not close them. `run` releases each file after its fsync; `cancel`
+    releases the remaining files.
     """
 
     flusher: LogFlusher
@@ -41,8 +42,8 @@ class LogFlush:
     dir: str | None
 
     def run(self) -> None:
-        """Write the files to disk. Raises OSError if the disk fails: written data may be lost, and
-        the log must not be used any more."""
+        """Write the files to disk. Raises OSError. After a failed fsync (never ENOSPC or EDQUOT)
+        written data may be lost, and the log must not be used any more."""
         if self.epochs_snapshot is not None:
             self.epochs.write(self.epochs_snapshot)
         try:
@@ -58,8 +59,9 @@ class LogFlush:
                 fsync_dir(self.dir)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                # The kernel has dropped the pages that it could not write. Unlike a write, an fsync
-                # cannot be repeated.
+                # After a failed fsync the kernel may drop the dirty pages, so a retry could succeed
+                # without writing them. EIO takes the directory offline; ENOSPC would fail only this
+                # flush.
                 raise OSError(errno.EIO, f"fsync failed: {error.strerror}", error.filename) from error
             raise
 
@@ -68,7 +70,7 @@ class LogFlush:
 
     def cancel(self) -> None:
         _release(self.files)
-        self.flusher.end(self, None, has_unsynced_names=self.dir is not None)
+        self.flusher.end(self, None, has_unsynced_dir_entries=self.dir is not None)
 
 
 def _release(files: list[tuple[LogFile, int]]) -> None:
@@ -77,7 +79,7 @@ def _release(files: list[tuple[LogFile, int]]) -> None:
 
 
 class LogFlusher:
-    """The recovery point of one log (`flushed_offset`), and the flushes that are in progress.
+    """The recovery point of one log (`LogOffsets.flushed_offset`), and the flushes in progress.
 
     A crash of the machine can only damage batches past the recovery point, which recovery checks.
     Only the thread that owns the log may call the methods.
@@ -112,9 +114,9 @@ class LogFlusher:
         epochs = self._epochs
         epochs_snapshot = epochs.snapshot() if offset > offsets.flushed_offset and epochs.dirty else None
         directory = None
-        if self._segments.has_unsynced_names and files:
+        if self._segments.has_unsynced_dir_entries and files:
             directory = self._segments.dir
-            self._segments.has_unsynced_names = False
+            self._segments.has_unsynced_dir_entries = False
         job = LogFlush(self, offset, files, paths, epochs, epochs_snapshot, directory)
         self._jobs.append(job)
         return job
@@ -134,16 +136,16 @@ class LogFlusher:
                 paths += segment.paths[1:]
                 paths.append(self._snapshots.path(segments[n + 1].base_offset))
 
-    def end(self, job: LogFlush, flushed: int | None, *, has_unsynced_names: bool = False) -> None:
+    def end(self, job: LogFlush, flushed: int | None, *, has_unsynced_dir_entries: bool = False) -> None:
         """For LogFlush: end a flush that has written all records before `flushed`, or that failed
-        (None)."""
+        or was not run (None)."""
         if job in self._jobs:
             self._jobs.remove(job)
         if flushed is not None:
             self.last_flush_ms = self._clock.now_ms()
             self._offsets.flushed_offset = max(self._offsets.flushed_offset, flushed)
-        if has_unsynced_names:
-            self._segments.has_unsynced_names = True
+        if has_unsynced_dir_entries:
+            self._segments.has_unsynced_dir_entries = True
 
     def flush(self, up_to: int | None = None) -> None:
         """Prepare, run and complete a flush. Blocks. Raises OSError."""

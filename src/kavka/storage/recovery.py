@@ -128,7 +128,7 @@ class LogLoader:
         for segment in self.segments:
             segment.file.suspend()
         if not clean_shutdown:
-            self.segments.has_unsynced_names = True
+            self.segments.has_unsynced_dir_entries = True
         flushed = end if clean_shutdown else min(recovery_point, end)
         return LoadedLog(self.segments, start, end, flushed, self.epochs, self.states)
 

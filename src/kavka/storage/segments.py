@@ -40,13 +40,22 @@ class LogSegments(Sequence[LogSegment]):
     """The segments of one log and their files. `active` is the last segment.
 
     A log has at least one segment, except while it is loaded or fully truncated.
-    `has_unsynced_names` is True if files were created, renamed or removed since the last fsync of
-    the folder. `pending_deletions` are the files that are removed after `file.delete.delay.ms`;
+    `has_unsynced_dir_entries` is True if files were created, renamed or removed since the last
+    fsync of the folder. `pending_deletions` are the files that are removed after `file.delete.delay.ms`;
     after a crash, opening the log removes them. Only the thread that owns the log may call the
     methods.
     """
 
-    __slots__ = ("_bases", "_clock", "_config", "_items", "active", "dir", "has_unsynced_names", "pending_deletions")
+    __slots__ = (
+        "_bases",
+        "_clock",
+        "_config",
+        "_items",
+        "active",
+        "dir",
+        "has_unsynced_dir_entries",
+        "pending_deletions",
+    )
 
     def __init__(self, dir: str, config: LogConfig, clock: Clock) -> None:
         self.dir = dir
@@ -55,7 +64,7 @@ class LogSegments(Sequence[LogSegment]):
         self._bases: list[int] = []
         self._items: list[LogSegment] = []
         self.active: LogSegment
-        self.has_unsynced_names = False
+        self.has_unsynced_dir_entries = False
         self.pending_deletions: list[PendingDeletion] = []
 
     # --- the sequence
@@ -111,7 +120,7 @@ class LogSegments(Sequence[LogSegment]):
         """Create the files of a segment and add it. Raises OSError."""
         segment = LogSegment.create(self.dir, base_offset, self._config, self._clock.now_ms())
         self.add(segment)
-        self.has_unsynced_names = True
+        self.has_unsynced_dir_entries = True
         return segment
 
     def remove(self, segment: LogSegment) -> None:
@@ -154,7 +163,7 @@ class LogSegments(Sequence[LogSegment]):
         for segment in ordered:
             segment.change_suffix(SWAP_SUFFIX, "")
             self.add(segment)
-        self.has_unsynced_names = True
+        self.has_unsynced_dir_entries = True
 
     def update_config(self, config: LogConfig) -> None:
         self._config = config

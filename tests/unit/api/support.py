@@ -23,7 +23,7 @@ class Settings(dict[str, Any]):
     """The broker settings that handlers read."""
 
 
-class Services:
+class FakeBrokerServices:
     def __init__(self, world: World) -> None:
         self.broker_id = 0
         self.cluster_id = "C_AtECe4SGyv8WgkJB6nmA"
@@ -50,7 +50,7 @@ class Services:
 class Client:
     """A client that encodes and decodes everything in the requested version."""
 
-    def __init__(self, services: Services, listener: str = "PLAINTEXT") -> None:
+    def __init__(self, services: FakeBrokerServices, listener: str = "PLAINTEXT") -> None:
         self.broker = services
         self.listener = listener
 
@@ -74,6 +74,6 @@ class Client:
 
 def with_client(folder: Path, body: Callable[[Client], Awaitable[Any]], *, brokers: tuple[int, ...] = (0,)) -> Any:
     async def run(world: World) -> Any:
-        return await asyncio.wait_for(body(Client(Services(world))), 20)
+        return await asyncio.wait_for(body(Client(FakeBrokerServices(world))), 20)
 
     return in_world(folder, run, brokers=brokers)

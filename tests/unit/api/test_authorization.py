@@ -1,4 +1,4 @@
-"""The checks of handlers, and the authorizer log."""
+"""Authorization of requests, and the authorizer log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kavka.api import authorization, registry
-from kavka.api.authorization import Need, cluster, group
+from kavka.api.authorization import cluster, group
 from kavka.api.context import RequestContext
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
@@ -57,19 +57,20 @@ def test_denied_names_and_errors_by_resource_type() -> None:
         assert refused.value.code is code
 
 
-def test_needs_are_checked_before_the_handler() -> None:
+def test_required_operations_are_checked_before_the_handler_runs() -> None:
     api = registry.load()[HeartbeatRequest.API_KEY]
     with pytest.raises(KafkaError) as refused:
         api.handle(context(authorizer()), HeartbeatRequest(group_id="g"))
     assert refused.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
-    need: Need = group(READ)
-    assert (need.operation, need.resource_type, need.name(HeartbeatRequest(group_id="g"))) == (READ, GROUP, "g")
+    required = group(READ)
+    name = required.name(HeartbeatRequest(group_id="g"))
+    assert (required.operation, required.resource_type, name) == (READ, GROUP, "g")
     assert cluster(READ).name(None) == "kafka-cluster"
 
 
-def test_denials_are_logged_at_info_and_permissions_at_debug(caplog: pytest.LogCaptureFixture) -> None:
-    rules = authorizer("a")
-    ctx = context(rules)
+def test_denied_operations_are_logged_at_info_and_allowed_operations_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    topic_authorizer = authorizer("a")
+    ctx = context(topic_authorizer)
     with caplog.at_level(logging.INFO, authorization.LOGGER_NAME):
         authorization.may(ctx, READ, TOPIC, "a")
         authorization.may(ctx, READ, TOPIC, "hidden", log_denied=False)
@@ -82,7 +83,9 @@ def test_denials_are_logged_at_info_and_permissions_at_debug(caplog: pytest.LogC
             "Topic:LITERAL:b for request = Fetch with resourceRefCount = 1",
         )
     ] * 2
-    assert [(labels, child.value) for labels, child in rules.denials.children()] == [(("DescribeConfigs", "Topic"), 2)]
+    assert [(labels, child.value) for labels, child in topic_authorizer.denials.children()] == [
+        (("DescribeConfigs", "Topic"), 2)
+    ]
     caplog.clear()
     with caplog.at_level(logging.DEBUG, authorization.LOGGER_NAME):
         authorization.may(ctx, READ, TOPIC, "a")
@@ -90,7 +93,7 @@ def test_denials_are_logged_at_info_and_permissions_at_debug(caplog: pytest.LogC
     assert "is Allowed Operation = Read" in caplog.text
 
 
-def test_a_client_cannot_forge_or_flood_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resource_name_cannot_forge_a_line_of_the_log_or_flood_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, authorization.LOGGER_NAME):
         authorization.may(context(authorizer()), READ, GROUP, "a\nPrincipal = User:admin is Allowed" + "x" * 60_000)
     (record,) = caplog.records

@@ -75,8 +75,8 @@ def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
 
 
 class Broker:
-    """Responds to Metadata if `is_up`. With `is_listed`, Metadata responses contain the broker even
-    if it is down."""
+    """Responds to requests while `is_up`. Metadata responses contain the brokers that are up or
+    `is_listed`."""
 
     def __init__(self, node_id: int, port: int) -> None:
         self.node = Node(node_id, "fake", port, f"rack-{node_id}")
@@ -182,7 +182,7 @@ def test_topic_is_fetched_over_the_bootstrap_connection(monkeypatch: pytest.Monk
     asyncio.run(work())
 
 
-def test_coordinator_has_the_rack_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_has_the_rack_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         environment = Environment(monkeypatch)
         cluster = environment.cluster()
@@ -228,7 +228,7 @@ def test_missing_topic_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(work())
 
 
-def test_topic_in_creation_is_requested_again_without_a_waiter(
+def test_topic_without_leader_is_refetched_even_if_no_caller_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -285,7 +285,7 @@ def test_client_rebootstraps_when_no_broker_is_reachable(monkeypatch: pytest.Mon
         cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        # Metadata has another address than bootstrap.servers; then both brokers fail.
+        # The metadata has only a broker that is not in bootstrap.servers. No broker is reachable.
         environment.brokers.append(Broker(1, 9555))
         environment.brokers[0].is_up = False
         cluster.nodes = {1: environment.brokers[1].node}
@@ -300,7 +300,7 @@ def test_client_rebootstraps_when_no_broker_is_reachable(monkeypatch: pytest.Mon
     asyncio.run(work())
 
 
-def test_client_rebootstraps_on_request_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_rebootstraps_when_a_broker_requires_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         environment = Environment(monkeypatch)
         cluster = environment.cluster()
@@ -334,7 +334,7 @@ def test_channels_are_separate_connections(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(work())
 
 
-def test_partial_response_in_flight_is_not_complete_metadata(
+def test_response_for_some_topics_does_not_complete_a_request_for_all_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -346,7 +346,7 @@ def test_partial_response_in_flight_is_not_complete_metadata(
         await until(lambda: bool(environment.brokers[0].requested))
         cluster.all_topics = True
         cluster.request_update()
-        # The first request of all topics does not wait for retry.backoff.ms.
+        # The first request for all topics does not wait for retry.backoff.ms.
         await until(lambda: cluster.complete)
         assert updates == [(False, []), (True, ["t"])]
         await cluster.close()
@@ -354,7 +354,7 @@ def test_partial_response_in_flight_is_not_complete_metadata(
     asyncio.run(work())
 
 
-def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_to_an_unreachable_broker_waits_for_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         environment = Environment(monkeypatch)
         cluster = environment.cluster(**{"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 2000})
@@ -362,7 +362,7 @@ def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.Monke
         await cluster.topic("t", 60)
         environment.brokers[1].is_up, environment.brokers[1].is_listed = False, True
         notified: list[int] = []
-        cluster.on_connected(notified.append)
+        cluster.on_connection_change(notified.append)
         with pytest.raises(Disconnected):
             await cluster.connection(1)
         assert cluster.is_unreachable(1)
@@ -389,7 +389,7 @@ def test_unused_topic_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(work())
 
 
-def test_new_leader_of_a_response_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_leader_in_a_response_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         environment = Environment(monkeypatch)
         cluster = environment.cluster()

@@ -91,7 +91,7 @@ def test_new_partitions_are_created_while_requests_are_served(tmp_path, monkeypa
         topic_ids = {read_topic_id(str(world.partition("t", number).log.dir)) for number in range(20)}
         assert topic_ids == {partition.topic_id}
         assert codes(world.produce(("t", 7, bytes(batch())))) == [0]
-        assert partition.log.segments.has_unsynced_names, "the first flush syncs the folder"
+        assert partition.log.segments.has_unsynced_dir_entries, "the first flush syncs the folder"
 
     in_records_world(tmp_path, body)
 

@@ -102,7 +102,7 @@ class Fetcher:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._cluster.on_connected(lambda _node: self.wake())
+        self._cluster.on_connection_change(lambda _node: self.wake())
         self._cluster.on_update(lambda _cluster: self.wake())
 
     async def close(self, timeout: float) -> None:

@@ -128,7 +128,7 @@ class Sender:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._cluster.on_connected(lambda node_id: self.run())
+        self._cluster.on_connection_change(lambda node_id: self.run())
         self._expire_batches()
 
     def stop(self) -> None:

@@ -48,7 +48,7 @@ class FakeCluster:
         self.updates_requested = 0
         self.listeners: list[Callable[[Any], None]] = []
 
-    def on_connected(self, callback: Any) -> None:
+    def on_connection_change(self, callback: Any) -> None:
         self.connected = callback
 
     def on_update(self, listener: Any) -> None:

@@ -196,7 +196,7 @@ class FakeCluster:
     def on_update(self, listener: Callable[[Any], None]) -> None:
         self._listeners.append(listener)
 
-    def on_connected(self, callback: Callable[[int], None]) -> None:
+    def on_connection_change(self, callback: Callable[[int], None]) -> None:
         self._connected.append(callback)
 
     async def find_coordinator(self, key: str, key_type: int, *, timeout: float | None = None) -> Node:

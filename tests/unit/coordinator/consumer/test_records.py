@@ -20,11 +20,11 @@ TOPIC_A, TOPIC_B = UUID(int=1), UUID(int=2)
 
 EXAMPLES: list[Any] = [
     records.GroupEpochRecord("g", records.GroupEpoch(7, -99)),
-    records.MemberRecord("g", "m", records.Subscription()),
+    records.MemberRecord("g", "m", records.MemberMetadata()),
     records.MemberRecord(
         "g",
         "m",
-        records.Subscription(
+        records.MemberMetadata(
             "i",
             "rack",
             "client",
@@ -79,7 +79,7 @@ def test_truncated_bytes_are_protocol_errors(record: Any) -> None:
     assert value is not None
     with pytest.raises(ProtocolError):
         layout.decode(key[:-1], value)
-    if record.value not in ({}, records.Subscription()):
+    if record.value not in ({}, records.MemberMetadata()):
         with pytest.raises(ProtocolError):
             layout.decode(key, value[:-2])
 
@@ -98,7 +98,7 @@ def test_tombstones_of_missing_records_change_nothing() -> None:
 
 def test_the_assignment_may_precede_the_member_in_a_compacted_log() -> None:
     current = records.CurrentAssignmentRecord("g", "m", records.CurrentAssignment(3, 3, 0, {TOPIC_A: {0: 3}}, {}))
-    member = records.MemberRecord("g", "m", records.Subscription(topics=frozenset(["t"])))
+    member = records.MemberRecord("g", "m", records.MemberMetadata(topics=frozenset(["t"])))
     group: ConsumerGroup = replayed(current, member).groups["g"]
     assert group.members["m"].epoch == 3
     assert group.members["m"].subscription.topics == {"t"}

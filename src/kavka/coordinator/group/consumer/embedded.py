@@ -21,9 +21,9 @@ from kavka.protocol.primitives import ProtocolError, TopMessage
 
 M = TypeVar("M", bound=TopMessage)
 
-# Client-side assignors that ignore the user data of an assignment. (librdkafka's sticky assignors
-# write user data, so Kafka rejects the upgrade of their groups.)
-ASSIGNORS_WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
+# An upgrade drops the user data of assignments. These client-side assignors ignore it, so their
+# groups can be upgraded. Kafka rejects all user data, for example of librdkafka's sticky assignors.
+ASSIGNORS_IGNORING_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
 
 
 def _decode(message_type: type[M], data: bytes) -> M:
@@ -46,7 +46,7 @@ def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> O
     if not data:
         return {}
     assignment = _decode(ConsumerProtocolAssignment, data)
-    if assignment.user_data and assignor not in ASSIGNORS_WITHOUT_USER_DATA:
+    if assignment.user_data and assignor not in ASSIGNORS_IGNORING_USER_DATA:
         raise ProtocolError("the user data of a custom assignor would be lost")
     owned: OwnedPartitions = {}
     for entry in assignment.assigned_partitions:

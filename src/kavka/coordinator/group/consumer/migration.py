@@ -41,8 +41,8 @@ from kavka.coordinator.group.consumer.records import (
     CurrentAssignmentRecord,
     GroupEpoch,
     GroupEpochRecord,
+    MemberMetadata,
     MemberRecord,
-    Subscription,
     TargetEpoch,
     TargetEpochRecord,
     TargetMemberRecord,
@@ -146,7 +146,7 @@ class ConsumerGroups(ConsumerProtocol):
                 self._reject_upgrade(group_id, f"the embedded consumer protocol is malformed: {error}")
                 raise
             names.update(parsed.topics)
-            subscription = Subscription(
+            subscription = MemberMetadata(
                 member.instance_id,
                 parsed.rack_id or None,
                 member.client_id,
@@ -220,7 +220,7 @@ class ConsumerGroups(ConsumerProtocol):
             member = Member(member_id)
         previous = member.subscription
         rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
-        subscription = Subscription(
+        subscription = MemberMetadata(
             request.group_instance_id if request.group_instance_id is not None else previous.instance_id,
             parsed.rack_id or previous.rack_id,
             client_id,

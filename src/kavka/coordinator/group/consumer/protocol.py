@@ -33,11 +33,11 @@ from kavka.coordinator.group.consumer.records import (
     CurrentAssignment,
     CurrentAssignmentRecord,
     GroupEpochRecord,
+    MemberMetadata,
     MemberRecord,
     OwnedPartitions,
     PatternRecord,
     ResolvedPattern,
-    Subscription,
     TargetMemberRecord,
 )
 from kavka.coordinator.group.consumer.state import (
@@ -197,7 +197,7 @@ class ConsumerProtocol:
         member = self._find_member(change, member_id, request)
         previous = member.subscription
         names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
-        subscription = Subscription(
+        subscription = MemberMetadata(
             previous.instance_id if request.instance_id is None else request.instance_id,
             previous.rack_id if request.rack_id is None else request.rack_id,
             client_id,
@@ -268,7 +268,7 @@ class ConsumerProtocol:
         self,
         change: Change,
         member: Member,
-        subscription: Subscription,
+        subscription: MemberMetadata,
         visible: TopicFilter | None = None,
         *,
         resolves_patterns: bool = True,

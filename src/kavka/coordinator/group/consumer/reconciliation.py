@@ -6,12 +6,13 @@ Rules:
 - Then the member advances to the epoch of the target and gets the free partitions of its target. If
   it has its whole target, it is `STABLE`. If other members still own partitions of its target, it
   is `UNRELEASED_PARTITIONS` and gets these partitions when they are free.
-- Topics that the member no longer subscribes to are ignored, even if an older target has them.
+- Topics that the member no longer subscribes to count as not in its target, even if an older target
+  has them.
 
-    from \\ to     STABLE  UNREVOKED  UNRELEASED
-    STABLE           x         x          x        newer target, or fewer subscribed topics
-    UNREVOKED        x         x          x        all revocations are acknowledged
-    UNRELEASED       x         x          x        checked with every heartbeat
+When the next step is computed:
+- `STABLE`: the target is newer than the member's epoch.
+- `UNREVOKED_PARTITIONS`: the member reports that it owns none of the partitions that it revokes.
+- `UNRELEASED_PARTITIONS`: with every heartbeat.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ def reconcile(
     subscription_changed: bool = False,
 ) -> CurrentAssignment:
     """Return the member's next assignment. `owner` returns the id of the member that owns a
-    partition, or None. Raises FENCED_MEMBER_EPOCH if the state of the member is unknown."""
+    partition, or None. Raises FENCED_MEMBER_EPOCH if the state of the member is unknown, unless the
+    member reports that it owns no partitions."""
     current = member.current
     state = current.state
     if state == STABLE:
         if current.epoch == target_epoch:
             return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
     elif state == UNREVOKED:
-        if _reports_any(reported, current.revoking):
+        if _may_still_own_any(reported, current.revoking):
             return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
     elif state != UNRELEASED and (reported is None or len(reported) > 0):
         # A coordinator of a newer version has written this state. The member must rejoin.
@@ -81,7 +83,7 @@ def _next_step(
             assigned[topic_id] = retained
         if revoked:
             revoking[topic_id] = revoked
-    if revoking and _reports_any(reported, revoking):
+    if revoking and _may_still_own_any(reported, revoking):
         return CurrentAssignment(current.epoch, current.epoch, UNREVOKED, assigned, revoking)
     is_waiting = False
     for topic_id, target_partitions in target.items():
@@ -93,7 +95,7 @@ def _next_step(
             if index in retained:
                 continue
             owner_id = owner(topic_id, index)
-            # The member may keep partitions that it was revoking.
+            # The owner is this member if it has just revoked the partition: assign it again.
             if owner_id is None or owner_id == member.member_id:
                 added[index] = target_epoch
             else:
@@ -115,12 +117,12 @@ def _without_unsubscribed(
     revoking = dict(current.revoking)
     for topic_id in unsubscribed:
         revoking[topic_id] = {**revoking.get(topic_id, {}), **current.assigned[topic_id]}
-    if _reports_any(reported, revoking):
+    if _may_still_own_any(reported, revoking):
         return CurrentAssignment(current.epoch, current.epoch, UNREVOKED, assigned, revoking)
     return current._replace(previous_epoch=current.epoch, assigned=assigned, revoking={})
 
 
-def _reports_any(reported: ReportedPartitions, owned: OwnedPartitions) -> bool:
+def _may_still_own_any(reported: ReportedPartitions, owned: OwnedPartitions) -> bool:
     """Return whether the member may still own any of these partitions."""
     return reported is None or any(
         index in owned.get(topic.topic_id, {}) for topic in reported for index in topic.partitions

@@ -1,7 +1,8 @@
 """[pure] The records of consumer groups in `__consumer_offsets`, in Kafka's layout.
 
     key 3    ConsumerGroupMetadata, by group                     epoch, metadata hash
-    key 4    ConsumerGroupPartitionMetadata, by group            before Kafka 4.1; only read
+    key 4    ConsumerGroupPartitionMetadata, by group            before Kafka 4.1: read, and
+                                                                 written only as a tombstone
     key 5    ConsumerGroupMemberMetadata, by group and member    subscription of a member
     key 6    ConsumerGroupTargetAssignmentMetadata, by group     epoch and time of the target
     key 7    ConsumerGroupTargetAssignmentMember, as key 5       target of a member
@@ -46,7 +47,7 @@ class ClassicMetadata(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...]
 
 
-class Subscription(NamedTuple):
+class MemberMetadata(NamedTuple):
     """The metadata of a member. `pattern` is empty if the member subscribes to no pattern."""
 
     instance_id: str | None = None
@@ -94,7 +95,7 @@ class PartitionMetadataRecord(NamedTuple):
 class MemberRecord(NamedTuple):
     group: str
     member: str
-    value: Subscription | None
+    value: MemberMetadata | None
 
 
 class TargetEpochRecord(NamedTuple):
@@ -142,7 +143,7 @@ def _group_epoch(message: messages.ConsumerGroupMetadataValue) -> GroupEpoch:
     return GroupEpoch(message.epoch, message.metadata_hash)
 
 
-def _subscription_message(value: Subscription) -> messages.ConsumerGroupMemberMetadataValue:
+def _member_message(value: MemberMetadata) -> messages.ConsumerGroupMemberMetadataValue:
     classic = value.classic
     return messages.ConsumerGroupMemberMetadataValue(
         instance_id=value.instance_id,
@@ -163,9 +164,9 @@ def _subscription_message(value: Subscription) -> messages.ConsumerGroupMemberMe
     )
 
 
-def _subscription(message: messages.ConsumerGroupMemberMetadataValue) -> Subscription:
+def _member_metadata(message: messages.ConsumerGroupMemberMetadataValue) -> MemberMetadata:
     classic = message.classic_member_metadata
-    return Subscription(
+    return MemberMetadata(
         message.instance_id,
         message.rack_id,
         message.client_id,
@@ -234,8 +235,8 @@ def _current(message: messages.ConsumerGroupCurrentMemberAssignmentValue) -> Cur
 
 
 def _owned(topics: list[messages.TopicPartitions], member_epoch: int) -> OwnedPartitions:
-    """Return the partitions with their epochs. Records of Kafka before 4.3 have no epochs:
-    `member_epoch` replaces them."""
+    """Return the partitions with their epochs. Records written by Kafka before 4.3 have no
+    epochs; `member_epoch` is used instead."""
     owned: OwnedPartitions = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -280,8 +281,8 @@ register(
     MemberRecord,
     messages.ConsumerGroupMemberMetadataKey,
     messages.ConsumerGroupMemberMetadataValue,
-    _subscription_message,
-    _subscription,
+    _member_message,
+    _member_metadata,
 )
 register(
     TargetEpochRecord,

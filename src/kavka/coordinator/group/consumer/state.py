@@ -44,12 +44,12 @@ from kavka.coordinator.group.consumer.records import (
     CurrentAssignmentRecord,
     GroupEpoch,
     GroupEpochRecord,
+    MemberMetadata,
     MemberRecord,
     PartitionMetadataRecord,
     Partitions,
     PatternRecord,
     ResolvedPattern,
-    Subscription,
     TargetEpoch,
     TargetEpochRecord,
     TargetMemberRecord,
@@ -88,7 +88,7 @@ NO_TARGET = TargetEpoch(0, 0)
 
 class Member(NamedTuple):
     member_id: str
-    subscription: Subscription = Subscription()
+    subscription: MemberMetadata = MemberMetadata()
     current: CurrentAssignment = JOINING
 
     @property
@@ -218,7 +218,7 @@ class ConsumerGroup:
 
     # ---- subscriptions
 
-    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+    def topics_of(self, subscription: MemberMetadata) -> frozenset[str]:
         """Return the names of the subscribed topics. A pattern that is not resolved yet matches no
         topic."""
         resolved = self.patterns.get(subscription.pattern) if subscription.pattern else None
