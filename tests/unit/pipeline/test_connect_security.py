@@ -18,6 +18,7 @@ from typing import Any
 import jks
 import pytest
 
+from kavka.cli.connect import distributed_main
 from kavka.pipeline.connect.basic_auth import Users
 from kavka.pipeline.connect.distributed import Assignments, DistributedHerder
 from kavka.pipeline.connect.errors import ConnectError
@@ -535,3 +536,27 @@ def test_the_leader_publishes_its_own_tasks(table: MemoryTable) -> None:
     leader._tasks["c"] = RunningTask()  # type: ignore[assignment]
     Publisher(leader, KeySettings(), Peers()).publish()
     assert leader.configs.task_config("c") == TASKS[0]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("listeners.https.ssl.keystore.location", "/none.pem"),
+        ("listeners", "ftp://localhost:1"),
+        ("inter.worker.key.size", "none"),
+        ("inter.worker.signature.algorithm", "HmacSHA512"),
+    ],
+)
+def test_the_tool_reports_a_bad_setting_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    settings = {
+        "group.id": "g", "key.converter": "StringConverter", "value.converter": "StringConverter",
+        "listeners": "https://localhost:0", name: value,
+        **{f"{role}.storage.topic": role for role in ("config", "offset", "status")},
+    }  # fmt: skip
+    file = tmp_path / "worker.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    assert distributed_main([str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{name}: " in line

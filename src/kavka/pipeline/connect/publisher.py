@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
 _RETRY_S = 10.0
 _REQUEST_TIMEOUT_S = 30.0
+_JOIN_TIMEOUT_S = 5.0
 
 
 class Member(Protocol):
@@ -56,7 +57,7 @@ class Publisher:
     def close(self) -> None:
         self._closing.set()
         if self._thread.is_alive():
-            self._thread.join(_REQUEST_TIMEOUT_S)
+            self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         delay_s = _INTERVAL_S
@@ -66,6 +67,8 @@ class Publisher:
                 self.publish()
             except Exception as error:
                 delay_s = _RETRY_S
+                if self._closing.is_set():
+                    return
                 logger.warning("Cannot publish the configurations of tasks, retrying: %s", error)
 
     def publish(self) -> None:
