@@ -54,8 +54,10 @@ class Flow:
     create_topics: bool = True
     sync_partitions: bool = True
     sync_configs: bool = True
+    sync_acls: bool = True
     refresh_topics: float = 600.0
     sync_configs_interval: float = 600.0
+    sync_acls_interval: float = 600.0
     emit_heartbeats: bool = True
     heartbeats_interval: float = 1.0
     replicate_heartbeats: bool = True

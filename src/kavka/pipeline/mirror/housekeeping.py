@@ -1,4 +1,5 @@
-"""The periodic jobs of a flow: create and configure topics, write heartbeats, and sync groups."""
+"""The periodic jobs of a flow: create and configure topics, sync ACLs and groups, and write
+heartbeats."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from kavka.client.admin import Admin
 from kavka.client.producer.producer import Producer
 from kavka.common.config import ConfigError
 from kavka.common.errors import KafkaError
+from kavka.pipeline.mirror.acls import AclSync
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.groups import GroupSync
 from kavka.pipeline.mirror.policy import HEARTBEATS
@@ -113,6 +115,8 @@ class Jobs:
             self._add("refreshing topics", flow.refresh_topics, self._refresh)
             if flow.sync_configs:
                 self._add("syncing the settings of topics", flow.sync_configs_interval, self._topics.sync_configs)
+            if flow.sync_acls:
+                self._add("syncing the ACLs of topics", flow.sync_acls_interval, AclSync(flow, source, target).sync)
             if flow.emit_checkpoints:
                 self._add("refreshing groups", flow.refresh_groups, self._refresh_groups)
                 self._add("checkpoints", flow.checkpoints_interval, self._checkpoints)

@@ -59,6 +59,8 @@ _SETTINGS: dict[str, tuple[str, str]] = {
     "refresh.topics.interval.seconds": ("refresh_topics", "seconds"),
     "sync.topic.configs.enabled": ("sync_configs", "flag"),
     "sync.topic.configs.interval.seconds": ("sync_configs_interval", "seconds"),
+    "sync.topic.acls.enabled": ("sync_acls", "flag"),
+    "sync.topic.acls.interval.seconds": ("sync_acls_interval", "seconds"),
     "emit.heartbeats.enabled": ("emit_heartbeats", "flag"),
     "emit.heartbeats.interval.seconds": ("heartbeats_interval", "seconds"),
     "heartbeats.replication.enabled": ("replicate_heartbeats", "flag"),
@@ -94,7 +96,6 @@ _ONLY: dict[str, frozenset[str]] = {
 _NO_CONNECT = "the mirror does not run in Kafka Connect"
 # Settings of MirrorMaker and of its Connect workers that have no effect here, and the reason.
 _WITHOUT_EFFECT: dict[str, str] = {
-    **dict.fromkeys(("sync.topic.acls.enabled", "sync.topic.acls.interval.seconds"), "ACLs are not synced"),
     **dict.fromkeys(("admin.timeout.ms", "consumer.poll.timeout.ms"), "set the timeouts of the clients"),
     "offset.lag.max": "offset syncs are written with every batch",
     "use.incremental.alter.configs": "configurations are always altered incrementally",
@@ -196,6 +197,7 @@ def simple_flow(
         reset=reset,
         refresh_topics=max(0.1, int(age) / 1000),
         sync_configs=False,
+        sync_acls=False,
         emit_heartbeats=False,
         replicate_heartbeats=False,
         emit_offset_syncs=False,
@@ -374,5 +376,5 @@ def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> No
         if name not in names:
             matches = difflib.get_close_matches(name, names, 1)
             logger.warning("%s is not a setting%s", full_name, f"; did you mean {matches[0]}?" if matches else "")
-        elif name in _WITHOUT_EFFECT and (name, settings[full_name].strip()) != ("sync.topic.acls.enabled", "false"):
+        elif name in _WITHOUT_EFFECT:
             logger.warning("%s has no effect: %s", full_name, _WITHOUT_EFFECT[name])

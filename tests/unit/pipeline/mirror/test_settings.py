@@ -188,7 +188,6 @@ def test_unknown_settings_are_logged_with_a_suggestion(caplog: pytest.LogCapture
         flows("A->B.topic = x\nsync.topic.acls.enabled = true\nspark.foo = 1\nA.consumer.x = 1\ntasks.max = 3")
     assert [record.getMessage() for record in caplog.records] == [
         "A->B.topic is not a setting; did you mean topics?",
-        "sync.topic.acls.enabled has no effect: ACLs are not synced",
         "tasks.max has no effect: the mirror does not run in Kafka Connect",
     ]
 
@@ -197,6 +196,7 @@ def test_mirrormaker_1_only_copies_topics() -> None:
     flow = simple_flow({"bootstrap.servers": "a:1", "group.id": "g"}, {"bootstrap.servers": "b:2"}, "x|y")
     assert (flow.topics, flow.group, flow.reset, flow.remote_topic("x")) == (("x|y",), "g", "latest", "x")
     assert not (flow.emit_heartbeats or flow.emit_checkpoints or flow.emit_offset_syncs or flow.sync_configs)
+    assert not flow.sync_acls
     assert not flow.includes_topic("heartbeats") and not flow.includes_topic("__consumer_offsets")
     for consumer, producer, message in (
         ({"group.id": "g"}, {"bootstrap.servers": "b:2"}, "--consumer.config has no bootstrap.servers"),
