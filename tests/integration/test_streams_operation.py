@@ -13,7 +13,7 @@ import pytest
 
 from kavka import Admin, NewTopic, Producer, TopicPartition
 from kavka.cli import job_status
-from kavka.pipeline.streams.lag import lag_seconds
+from kavka.pipeline.streams.status import lag_seconds
 from kavka.streams import KafkaStreams, Materialized, Produced, Serdes, StreamsBuilder, StreamsException, Topology
 from tests.support import streams_cases
 from tests.support.our_consumer import read_all

@@ -19,7 +19,7 @@ from typing import Any
 from kavka.pipeline.spark import two_phase
 from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource
-from kavka.pipeline.streams import production
+from kavka.pipeline.streams import data_sources
 
 BATCH = 1
 FOLDER = "KAVKA_CRASH_FOLDER"
@@ -82,9 +82,9 @@ class CrashingSource(KavkaDataSource):
 def crashing_sink(run: str, handler: Any) -> Any:
     """Return the sink of a streams application, with the writer of this module."""
 
-    class Sink(production.streams_sink(run, handler)):  # type: ignore[misc]
+    class Sink(data_sources.streams_sink(run, handler)):  # type: ignore[misc]
         def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
-            return CrashingWriter(*self._sink(schema), production.ProductionErrors(handler))
+            return CrashingWriter(*self._sink(schema), data_sources.ProductionErrors(handler))
 
     return Sink
 

@@ -38,13 +38,7 @@ from kavka.pipeline.streams.progress import done, end_offsets, has_begun
 from kavka.pipeline.streams.queries import StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
-from kavka.pipeline.streams.sources import (
-    check_partitions,
-    check_reset,
-    offsets_of_time,
-    policies_of,
-    set_by_others,
-)
+from kavka.pipeline.streams.sources import check_partitions, check_reset, offsets_of_time, policies_of, set_by_others
 from kavka.pipeline.streams.state_folder import check_own_folder, create_own_folder
 from kavka.pipeline.streams.status import Status, serve_status
 from kavka.pipeline.streams.stores import Store
@@ -503,8 +497,8 @@ class KafkaStreams:
         run = uuid.uuid4().hex
         folder = self._local_folder() if is_local(str(spark.sparkContext.master)) else None
         claimed = None if self._claim is None else self._claim.to_text()
-        job = Job(topology, settings, plan, partitions, run, caching, layout["id"], folder, claimed)
-        job.due_path = self._reports.due_path if has_users(topology) else None
+        due_path = self._reports.due_path if has_users(topology) else None
+        job = Job(topology, settings, plan, partitions, run, caching, layout["id"], folder, claimed, due_path)
         if plan.stateful:
             self._reports.follow(spark, job.query_name)
         query = compile_query(spark, job, self.folder, begin)

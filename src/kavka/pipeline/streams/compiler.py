@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
 from kavka.pipeline.spark.files import AnyPath, spark_uri
+from kavka.pipeline.streams.data_sources import routed_source, streams_sink
 from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
-from kavka.pipeline.streams.production import streams_sink
-from kavka.pipeline.streams.routed import routed_source
 from kavka.pipeline.streams.routing import OUT, stateless_step, unpacking_step
 from kavka.pipeline.streams.sources import policies_of, source_frame
 from kavka.pipeline.streams.task_reports import observed

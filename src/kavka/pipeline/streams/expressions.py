@@ -230,9 +230,6 @@ class Expression:
     lower = _method("lower")
     upper = _method("upper")
     length = _method("length")
-    contains = _method("contains")
-    startswith = _method("startswith")
-    endswith = _method("endswith")
     is_null = _method("is_null")
     to_integer = _method("to_integer")
     to_double = _method("to_double")
@@ -273,6 +270,15 @@ class Expression:
         if start < 0 or size < 0:
             raise TopologyException("substring needs a start and a size of at least 0")
         return Expression("substring", self, lit(start), lit(size))
+
+    def contains(self, other: str | Expression) -> Expression:
+        return Expression("contains", self, _of(other))
+
+    def startswith(self, other: str | Expression) -> Expression:
+        return Expression("startswith", self, _of(other))
+
+    def endswith(self, other: str | Expression) -> Expression:
+        return Expression("endswith", self, _of(other))
 
     def is_not_null(self) -> Expression:
         return ~self.is_null()

@@ -130,10 +130,7 @@ class _GroupedStream:
         return self._table(AGGREGATE, materialized, named, Serdes.Long(), COUNT)
 
     def reduce(
-        self,
-        reducer: Callable[[Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
+        self, reducer: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
         return self._table(REDUCE, materialized, named, self.value_serde, reduction(reducer))
 

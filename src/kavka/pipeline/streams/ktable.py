@@ -247,12 +247,7 @@ class KTable:
         return self._add_named(self.builder.new_name(prefix, named), step, store)
 
     def _add_named(
-        self,
-        name: str,
-        step: Step,
-        store: StoreBuilder,
-        parents: tuple[str, ...] = (),
-        is_connected: bool = True,
+        self, name: str, step: Step, store: StoreBuilder, parents: tuple[str, ...] = (), is_connected: bool = True
     ) -> KTable:
         step.has_history = store.kind == VERSIONED
         if store.name:

@@ -95,13 +95,17 @@ def _long_entry(file_value: bytes) -> Entry:
 
 
 class _FileMap:
-    """Reads a map. `overlay` has entries that replace those of the file; None removes one."""
+    """Reads a map. An overlay has entries that replace those of the file; None removes one."""
 
     __slots__ = ("_db", "_scans", "_transaction")
 
     def __init__(self, db: Any, transaction: Any) -> None:
         self._db, self._transaction = db, transaction
         self._scans = 0
+
+    def _get(self, key: bytes, overlay: Values) -> bytes | None:
+        value = overlay.get(key, _MISSING)
+        return self._read(key) if value is _MISSING else value
 
     def _read(self, key: bytes) -> bytes | None:
         data: bytes | None = self._transaction.get(_file_key(key), db=self._db)
@@ -150,8 +154,7 @@ class LocalMap(_FileMap):
         self._unwritten: Values = {}
 
     def get(self, key: bytes) -> bytes | None:
-        value = self.changes.get(key, _MISSING)
-        return self._read(key) if value is _MISSING else value
+        return self._get(key, self.changes)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.changes[key] = self._unwritten[key] = value
@@ -322,8 +325,7 @@ class SnapshotMap(_FileMap):
         self._undo = undo
 
     def get(self, key: bytes) -> bytes | None:
-        value = self._undo.get(key, _MISSING)
-        return self._read(key) if value is _MISSING else value
+        return self._get(key, self._undo)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         raise TypeError("the map is read-only")

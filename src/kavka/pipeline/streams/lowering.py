@@ -14,8 +14,8 @@ The state of a task is the same with each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from kavka.pipeline.streams import batches, operators
 from kavka.pipeline.streams.aggregates import AggregateStep
 from kavka.pipeline.streams.expression_columns import to_column
 from kavka.pipeline.streams.expressions import BOOLEAN, TEXT, Expression, Listed
-from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.plan import Plan, make_plan, source_topics
 from kavka.pipeline.streams.serdes import Serde, Serdes
-from kavka.pipeline.streams.settings import Settings
-from kavka.pipeline.streams.topology import Operator, ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
+from kavka.pipeline.streams.settings import Settings, settings_of
+from kavka.pipeline.streams.topology import Node, Operator, ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
 from kavka.pipeline.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
@@ -316,3 +316,51 @@ def _encoded(topic: str) -> FrameStep:
         )
 
     return step
+
+
+# --- `Topology.explain`
+
+
+def explain(topology: Topology, partitions: Mapping[str, int] | int, config: Mapping[str, Any] | None) -> str:
+    """How each node will run, on how many tasks, and why not faster."""
+    settings = settings_of({"application.id": "application", **(config or {})}, need_servers=False)
+    topics = source_topics(topology)
+    counts = dict.fromkeys(topics, partitions) if isinstance(partitions, int) else dict(partitions)
+    plan = make_plan(topology, {topic: counts.get(topic, 1) for topic in topics})
+    return "\n".join(_lines(topology, plan, lower(topology, plan, settings))) + "\n"
+
+
+def _lines(topology: Topology, plan: Plan, lowered: Lowered) -> Iterator[str]:
+    for sub in topology.subtopologies():
+        read = [topic for source in sub.sources for topic in source.topics if topic not in plan.shuffled]
+        if sub.global_:
+            yield f"Sub-topology {sub.id}: a copy in each of {len(plan.tasks)} tasks"
+        elif sub in plan.stateful:
+            yield f"Sub-topology {sub.id}: {_tasks(sum(slot.sub == sub.id for slot in plan.tasks))} with state"
+        else:
+            count = sum(plan.partitions[topic] for topic in read)
+            yield f"Sub-topology {sub.id}: {_tasks(count)} where records are read"
+        for node in sub.nodes:
+            reason = _reason(plan, lowered, sub, node)
+            yield f"  {node.name}: {lowered.way(node.name)}{f' ({reason})' if reason else ''}"
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'' if count == 1 else 's'}"
+
+
+def _reason(plan: Plan, lowered: Lowered, sub: Subtopology, node: Node) -> str:
+    way = lowered.way(node.name)
+    merging = [lane.aggregate for lane in lowered.lanes.values()]
+    if node in merging:
+        return "parts are aggregated where records are read"
+    if way is Way.ARROW and isinstance(node, ProcessorNode) and _calls_python(node.operator):
+        return "calls a Python function for each record; an expression does not"
+    if way is Way.PYTHON:
+        return "runs where its state is" if sub in plan.stateful else lowered.reasons.get(node.name, "")
+    return lowered.frame_reason if way is Way.ARROW else ""
+
+
+def _calls_python(operator: Operator) -> bool:
+    values = [getattr(operator, field.name) for field in fields(operator)]  # type: ignore[arg-type]
+    return any(callable(value) and not isinstance(value, Expression | Listed) for value in values)

@@ -215,10 +215,10 @@ class _Router:
         by_sub: dict[int, list[int]] = {}
         for slot in plan.tasks:
             by_sub.setdefault(slot.sub, []).append(slot.key)
-        sources = [(sub, topic) for sub in plan.stateful for source in sub.sources for topic in source.topics]
+        sources = [(sub, topic) for sub in plan.stateful for topic in sub.topics]
         self._direct = {job.full_name(topic): by_sub[sub.id] for sub, topic in sources if topic not in plan.shuffled}
         self._shuffled = {job.full_name(topic): by_sub[sub] for topic, sub in plan.shuffled.items()}
-        self._global = {topic for sub in plan.globals for source in sub.sources for topic in source.topics}
+        self._global = {topic for sub in plan.globals for topic in sub.topics}
         self._all_tasks = [slot.key for slot in plan.tasks]
         self._out = Out(job)
         self._tasks = _tasks(job, plan.feeding, self._out)

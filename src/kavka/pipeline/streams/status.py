@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from kavka.client.consumer.consumer import Consumer
+from kavka.common.errors import KafkaError
 from kavka.common.metrics import CONTENT_TYPE, Registry
 from kavka.common.types import TopicPartition
 from kavka.jobs import offsets_between
+from kavka.pipeline.spark.cluster import consumer_settings
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.offsets import from_checkpoint
 from kavka.pipeline.streams.errors import StreamsException
-from kavka.pipeline.streams.lag import lag_seconds
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.task_reports import TaskReports
 from kavka.web.listener import Listener
 
+logger = logging.getLogger(__name__)
+
 _LAG_INTERVAL = 5.0
+_LAG_TIMEOUT = 1.0
+# A fetch returns the first batch of a partition, however large it is, and not much more.
+_LAG_SETTINGS = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": "false",
+    "allow.auto.create.topics": "false",
+    "max.partition.fetch.bytes": "1",
+    "default.api.timeout.ms": "2000",
+}
 
 # The fields of a status: the metric, and its help.
 _METRICS = {
@@ -118,6 +132,28 @@ def _offsets(text: Any) -> dict[TopicPartition, int]:
         return from_checkpoint(json.loads(text))
     except (TypeError, ValueError, PipelineError):
         return {}
+
+
+def lag_seconds(client: Mapping[str, str], next_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    """By partition, the lag in seconds: the age of the record at this offset, or of the first after
+    it. Partitions whose record does not arrive within a second are missing."""
+    if not next_offsets:
+        return {}
+    times: dict[TopicPartition, int] = {}
+    deadline = time.monotonic() + _LAG_TIMEOUT
+    try:
+        with Consumer({**consumer_settings(client), **_LAG_SETTINGS}) as consumer:
+            consumer.assign(list(next_offsets))
+            for tp, offset in next_offsets.items():
+                consumer.seek(tp, offset)
+            while len(times) < len(next_offsets) and time.monotonic() < deadline:
+                for record in consumer.poll(0.1):
+                    times.setdefault(TopicPartition(record.topic, record.partition), record.timestamp)
+                consumer.pause([tp for tp in times if tp in next_offsets])
+    except KafkaError as error:
+        logger.debug("the lag in seconds is unknown: %s", error)
+    now = time.time() * 1000
+    return {tp: max(0.0, (now - timestamp) / 1000) for tp, timestamp in times.items() if timestamp >= 0}
 
 
 # --- Prometheus

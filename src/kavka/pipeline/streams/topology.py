@@ -214,7 +214,7 @@ class Topology:
     def explain(self, partitions: Mapping[str, int] | int = 1, config: Mapping[str, Any] | None = None) -> str:
         """Describe how each node will run, in how many tasks, and why not faster. `partitions` are
         those of the topics, `config` is the application's."""
-        from kavka.pipeline.streams.explain import explain
+        from kavka.pipeline.streams.lowering import explain
 
         return explain(self, partitions, config)
 

@@ -6,7 +6,7 @@ import heapq
 import marshal
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +36,27 @@ from kavka.pipeline.streams.topology import Topology
 RESULT = "data binary, report string"
 
 
+@dataclass(eq=False)
 class Job:
     """The job of all workers, pickled with the query. `partitions` are those of the application's
     topics, `folder` has the state if all workers are on this machine, `claim` is the driver's
     (`fencing.py`)."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        settings: Settings,
-        plan: Plan,
-        partitions: Mapping[str, int],
-        run: str,
-        caching: bool,
-        state_id: str,
-        folder: Path | None,
-        claim: str | None = None,
-    ) -> None:
-        self.topology, self.settings, self.plan = topology, settings, plan
-        self.partitions = dict(partitions)
-        self.run, self.caching = run, caching
-        self._state_id, self._folder, self.claim = state_id, folder, claim
-        # Where the driver writes when the next punctuator is due; None if there are none.
-        self.due_path: Path | None = None
-        self.lowered = lower(topology, plan, settings)
-        lanes = self.lowered.lanes
+    topology: Topology
+    settings: Settings
+    plan: Plan
+    partitions: Mapping[str, int]
+    run: str
+    caching: bool
+    state_id: str
+    folder: Path | None
+    claim: str | None = None
+    due_path: Path | None = None
+    """The file in which the driver writes when the next punctuator is due, if there are any."""
+
+    def __post_init__(self) -> None:
+        self.lowered = lower(self.topology, self.plan, self.settings)
+        plan, lanes = self.plan, self.lowered.lanes
         read = [topic for sub in (*plan.feeding, *plan.stateful) for topic in sub.topics if topic not in plan.shuffled]
         self.merges_parts = bool(read) and all(topic in lanes and lanes[topic].aggregate is not None for topic in read)
 
@@ -70,7 +66,7 @@ class Job:
     @property
     def is_local(self) -> bool:
         """Whether all workers are on this machine."""
-        return self._folder is not None
+        return self.folder is not None
 
     def full_name(self, topic: str) -> str:
         return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic
@@ -82,7 +78,7 @@ class Job:
     def task_folder(self, key: int) -> Path:
         """Where the state of a task is on the disk of the machine that runs it: in the folder of
         the application if Spark runs on this machine alone, otherwise in the executor's."""
-        return (self._folder or executor_folder()) / "local" / self._state_id / boot_id() / f"task-{key}"
+        return (self.folder or executor_folder()) / "local" / self.state_id / boot_id() / f"task-{key}"
 
 
 def _restored(built_by: versions.Versions, data: bytes) -> Job:
