@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from kavka import AclFilter, Admin, NewTopic, PatternFilter
-from kavka.broker.settings import Settings
 from kavka.client.admin import AdminError
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -28,9 +26,7 @@ from tests.support import wire
 from tests.support.acls import ANONYMOUS, acl, start_with_acls
 from tests.support.kavka_process import KavkaProcess
 from tests.support.messages import Messages
-from tests.support.tools import run_kavka
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(120)
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -316,26 +312,3 @@ def test_without_the_right_acls_cannot_be_listed_or_changed(tmp_path: Path) -> N
                 assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     finally:
         broker.close()
-
-
-def _documented(language: str) -> list[str]:
-    section = (ROOT / "docs" / "security.md").read_text().partition("\n## ACLs\n")[2].partition("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-
-
-def test_the_commands_and_the_program_of_the_docs_work(broker: KavkaProcess, capsys: Any) -> None:
-    commands = [line for block in _documented("sh") for line in block.splitlines()]
-    assert len(commands) >= 8
-    for command in commands:
-        words = command.replace("--command-config admin.properties ", "").split()
-        words[words.index("localhost:9092")] = broker.bootstrap_servers
-        assert words[0] == "bin/kafka-acls.sh"
-        result = run_kavka("acls", *words[1:])
-        assert (result.code, result.err) == (0, ""), command
-        assert result.out or "--remove" in words, command
-    (program,) = _documented("python")
-    exec(compile(program.replace("localhost:9092", broker.bootstrap_servers), "security.md", "exec"), {})
-    assert capsys.readouterr().out.count("name='orders-'") == 2
-    (properties,) = _documented("properties")
-    settings = dict(line.split("=", 1) for line in properties.splitlines())
-    assert Settings(settings)["super.users"] == "User:admin;User:broker"

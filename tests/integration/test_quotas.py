@@ -12,7 +12,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
@@ -25,11 +24,9 @@ from kavka.testing import Broker
 from tests.support import wire
 from tests.support.java_client import tool_command
 from tests.support.processes import free_port, resident_bytes, wait_until
-from tests.support.tools import run_kavka
 
 pytestmark = [pytest.mark.timeout(240)]
 
-ROOT = Path(__file__).resolve().parents[2]
 RATE = 200_000
 TOLERANCE = 0.15
 MEASURED_S = 5.0
@@ -302,17 +299,3 @@ def test_many_client_ids_do_not_grow_the_memory(quotas: Quotas) -> None:
             assert resident_bytes(quotas.broker.pid) - before < 4_000_000
     finally:
         quotas.set(QuotaEntity(client_id=""), producer_byte_rate=None, consumer_byte_rate=None, request_percentage=None)
-
-
-def test_the_commands_of_the_guide_run(quotas: Quotas) -> None:
-    guide = (ROOT / "docs" / "security.md").read_text()
-    section = guide[guide.index("## Quotas") :]
-    lines = re.findall(r"^bin/kafka-configs\.sh (.*)$", section, re.MULTILINE)
-    assert lines
-    outputs = []
-    for line in lines:
-        result = run_kavka("configs", *line.replace("localhost:9092", quotas.servers).split())
-        assert result.code == 0, result.err
-        outputs.append(result.out)
-    assert "Quota configs for user-principal 'alice', client-id 'app' are request_percentage=20.0\n" in "".join(outputs)
-    quotas.set(QuotaEntity(ip=""), connection_creation_rate=None)
