@@ -21,7 +21,8 @@ COMMAND = Command(
     (
         Option("bootstrap-server", "Brokers of the cluster: host:port, separated by commas.", "server to connect to"),
         Option("command-config", "A file with client settings for the cluster.", "file", completes="file"),
-        Option("connect-url", "Connect workers of the cluster: http://host:8083 or https://host:8443, separated by commas.", "address"),
+        Option("connect-url", "Connect workers of the cluster: http://host:8083 or https://host:8443, separated by "
+               "commas.", "address"),
         Option("config", "A file with several clusters: [name], then client settings.", "file", completes="file"),
         Option("host", "The address to listen on. Other addresses than localhost require --users.", "address",
                default="localhost"),
