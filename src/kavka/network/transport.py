@@ -160,29 +160,33 @@ class TlsTransport:
             self._on_readable()
 
     def recv_into(self, buffer: memoryview) -> int:
-        tls = self._tls
+        tls, incoming = self._tls, self._incoming
         size = len(buffer)
         filled = 0
         has_received = False
         while filled < size:
-            try:
-                received: int = tls.read(size - filled, buffer[filled:])  # type: ignore[assignment]
-            except ssl.SSLWantReadError:
-                if has_received or self._is_ended:
-                    break
-                has_received = True
+            # Without this check every call would raise two exceptions: before and after the data.
+            if incoming.pending or tls.pending():
                 try:
-                    self._receive()
-                except BlockingIOError:
+                    received: int = tls.read(size - filled, buffer[filled:])  # type: ignore[assignment]
+                except ssl.SSLWantReadError:
+                    pass
+                except _CLOSED_BY_PEER:
+                    self._is_ended = True
                     break
-                continue
-            except _CLOSED_BY_PEER:
-                self._is_ended = True
+                else:
+                    if not received:
+                        self._is_ended = True
+                        break
+                    filled += received
+                    continue
+            if has_received or self._is_ended:
                 break
-            if not received:
-                self._is_ended = True
+            has_received = True
+            try:
+                self._receive()
+            except BlockingIOError:
                 break
-            filled += received
         if self._outgoing.pending:
             # A key update. If it is not sent, the peer waits forever.
             self.flush()
@@ -252,6 +256,11 @@ class TlsOutbox(Outbox):
         return not self._queue and not len(self._transport.unsent)
 
     def send(self, pieces: list[Piece]) -> None:
+        if self.is_empty and (data := _small(pieces)) is not None:
+            self._transport.encrypt(data)
+            if len(self._transport.unsent):
+                self._start_waiting()
+            return
         for piece in join_bytes(pieces):
             self._queue.append(piece)
             if not isinstance(piece, FileSlice):
@@ -294,6 +303,15 @@ class TlsOutbox(Outbox):
             else:
                 queue[0] = piece.tail(length) if isinstance(piece, FileSlice) else memoryview(piece)[length:]
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _small(pieces: list[Piece]) -> bytes | None:
+    """Join a response without file slices, None if it has any or is too large for one call."""
+    try:
+        data = b"".join(pieces)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return data if len(data) <= _CHUNK_BYTES else None
 
 
 def _read(piece: FileSlice, length: int) -> bytes:

@@ -314,6 +314,38 @@ def test_a_reader_that_is_slow() -> None:
     run(body)
 
 
+class FullSocket:
+    """A socket that accepts `limit` bytes, and refuses more once."""
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        self._sock = sock
+        self._limits = [limit, 0]
+
+    def send(self, data: memoryview) -> int:
+        if not self._limits:
+            return self._sock.send(data)
+        if not (limit := self._limits.pop(0)):
+            raise BlockingIOError
+        return self._sock.send(data[:limit])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+def test_a_small_response_that_the_socket_does_not_accept_at_once() -> None:
+    async def body(world: World) -> None:
+        peer = await connect(world, security())
+        [connection] = world.server.connections
+        tls: Any = connection._transport
+        tls._sock = FullSocket(tls._sock, 10)
+        peer.writer.write(frame(b"small"))
+        assert await asyncio.wait_for(peer.response(), 5) == b"small"
+        assert connection._outbox.is_empty and not connection._outbox._is_waiting
+        peer.writer.close()
+
+    run(body)
+
+
 class SliceResponse(Text):
     """A response with bytes and a file slice."""
 
