@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from kavka.pipeline.streams.expressions import Total
+from kavka.pipeline.streams.expressions import INTEGER, Total
 from kavka.pipeline.streams.processors import Headers, Node
-from kavka.pipeline.streams.serdes import Change
+from kavka.pipeline.streams.serdes import Change, Serde, Serdes
 from kavka.pipeline.streams.stores import STAMP, ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step, TableNode
 from kavka.pipeline.streams.windows import (
@@ -25,6 +25,7 @@ from kavka.pipeline.streams.windows import (
 )
 
 Aggregator = Callable[[Any, Any, Any], Any]
+Reducer = Callable[[Any, Any], Any]
 
 _SPAN = struct.Struct(">qq")
 
@@ -42,6 +43,8 @@ class Aggregation:
     subtractor: Aggregator | None = None
     merge: Callable[[Any, Any], Any] | None = None
     total: Total | None = None
+    value_serde: Serde | None = None
+    """The serde of its results, if it is fixed."""
 
 
 def _none() -> Any:
@@ -64,14 +67,14 @@ def _added(key: Any, left: Any, right: Any) -> Any:
     return left + right
 
 
-COUNT = Aggregation(_zero, _plus_one, _added, _minus_one, operator.add)
+COUNT = Aggregation(_zero, _plus_one, _added, _minus_one, operator.add, value_serde=Serdes.Long())
 
 
 @dataclass(frozen=True)
 class _Reducer:
     """A reducer as an aggregator, whose first value is the aggregate, and as a merger."""
 
-    reducer: Callable[[Any, Any], Any]
+    reducer: Reducer
 
     def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
         return value if aggregate is None else self.reducer(aggregate, value)
@@ -85,9 +88,10 @@ class _Reducer:
         return self.reducer(aggregate, value)
 
 
-def reduction(reducer: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any] | None = None) -> Aggregation:
+def reduction(value_serde: Serde | None, reducer: Reducer, subtractor: Reducer | None = None) -> Aggregation:
     reduce = _Reducer(reducer)
-    return Aggregation(_none, reduce, reduce.merge, None if subtractor is None else _Reducer(subtractor).subtract)
+    subtract = None if subtractor is None else _Reducer(subtractor).subtract
+    return Aggregation(_none, reduce, reduce.merge, subtract, value_serde=value_serde)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class _Totaler:
 
 def total_of(total: Total) -> Aggregation:
     totaler = _Totaler(total)
-    return Aggregation(_none, totaler, totaler.merge, merge=total.merge, total=total)
+    serde = Serdes.Long() if total.expression.kind == INTEGER else Serdes.Double()
+    return Aggregation(_none, totaler, totaler.merge, merge=total.merge, total=total, value_serde=serde)
 
 
 class AggregateStep(Step):

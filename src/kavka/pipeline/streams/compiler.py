@@ -14,9 +14,8 @@ from kavka.pipeline.spark.files import AnyPath, spark_uri
 from kavka.pipeline.streams.data_sources import routed_source, streams_sink
 from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
 from kavka.pipeline.streams.routing import OUT, stateless_step, unpacking_step
-from kavka.pipeline.streams.sources import policies_of, source_frame
+from kavka.pipeline.streams.sources import source_frame
 from kavka.pipeline.streams.task_reports import observed
-from kavka.pipeline.streams.topology import Subtopology
 from kavka.pipeline.streams.workers import RESULT, Job, TaskProcessor
 
 if TYPE_CHECKING:
@@ -25,39 +24,22 @@ if TYPE_CHECKING:
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
-# The default limit of records in a micro-batch, and that of records which are aggregated before
-# the shuffle: tasks have all of their records in memory, but only parts of the latter.
-_RECORDS, _MERGED_RECORDS = 500_000, 4_000_000
 _starting = threading.Lock()
 
 
 def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, int]) -> DataFrame:
     """The rows that the sink gets."""
-    plan, settings = job.plan, job.settings
-    policies = policies_of(job.topology, settings)
-
-    def read(subs: tuple[Subtopology, ...], form: str = "kavka") -> DataFrame | None:
-        names = [topic for sub in subs for topic in sub.topics if topic not in plan.shuffled]
-        topics = {job.full_name(topic): plan.partitions[topic] for topic in names}
-        if not topics:
-            return None
-        own = {job.full_name(topic) for topic in job.topology.internal_topics}
-        is_global = subs == plan.globals
-        default = _MERGED_RECORDS if job.merges_parts else _RECORDS
-        limit = None if is_global else settings.records_per_batch or default
-        return source_frame(spark, settings, topics, policies, begin, limit, form, own, is_global, job.claim)
-
+    plan = job.plan
     if plan.stateless:
-        source = read(plan.stateless)
-        assert source is not None
+        source = source_frame(spark, job, plan.stateless, begin)
         if job.lowered.frame is None:
             return source.mapInArrow(stateless_step(job), OUT)
         return reduce(lambda frame, step: step(frame), job.lowered.frame, source)
     routed = routed_source(job)
     spark.dataSource.register(routed)
-    name = routed.name()
-    sources = [read((*plan.feeding, *plan.stateful), name), read(plan.globals, name)]
-    rows = reduce(lambda frame, other: frame.union(other), (frame for frame in sources if frame is not None))
+    rows = source_frame(spark, job, (*plan.feeding, *plan.stateful), begin, routed.name())
+    if plan.globals:
+        rows = rows.union(source_frame(spark, job, plan.globals, begin, routed.name()))
     results = rows.groupBy("task").transformWithState(TaskProcessor(job), RESULT, "Append", "None")
     return observed(results).mapInArrow(unpacking_step, OUT)
 

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.processors import Headers, Node
-from kavka.pipeline.streams.serdes import Change, Serde, resolved, wrapped
+from kavka.pipeline.streams.serdes import Change, Serde, resolved
 from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Getter, Step
 from kavka.pipeline.streams.topology import Operator
@@ -51,7 +51,7 @@ def _header(value_hash: bytes | None, version: int) -> bytes:
     return bytes([version | (_NO_HASH if value_hash is None else 0)])
 
 
-def _subscription_serde(inner: Serde) -> Serde:
+def subscription_serde(inner: Serde) -> Serde:
     def write(subscription: Subscription) -> bytes:
         value_hash = subscription.hash
         header = _header(value_hash, _VERSION) + bytes([subscription.instruction]) + (value_hash or b"")
@@ -65,7 +65,7 @@ def _subscription_serde(inner: Serde) -> Serde:
     return Serde(f"Subscription({inner.name})", write, read)
 
 
-def _response_serde(inner: Serde) -> Serde:
+def response_serde(inner: Serde) -> Serde:
     def write(response: Response) -> bytes:
         return _header(response.hash, 0) + (response.hash or b"") + (inner.serialize(response.value) or b"")
 
@@ -75,14 +75,6 @@ def _response_serde(inner: Serde) -> Serde:
         return Response(data[1:start] or None, inner.deserialize(value) if value else None, 0)
 
     return Serde(f"Response({inner.name})", write, read)
-
-
-def subscription_serde(key_serde: Serde | None) -> Serde:
-    return wrapped(_subscription_serde, key_serde, of_other=True)
-
-
-def response_serde(value_serde: Serde | None) -> Serde:
-    return wrapped(_response_serde, value_serde)
 
 
 def response_partition(topic: str, key: Any, value: Response, partitions: int) -> int:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kavka.pipeline.streams.aggregates import COUNT, AggregateStep, Aggregation, Aggregator, reduction, total_of
+from kavka.pipeline.streams.aggregates import (
+    COUNT,
+    AggregateStep,
+    Aggregation,
+    Aggregator,
+    Reducer,
+    reduction,
+    total_of,
+)
 from kavka.pipeline.streams.builder import StreamsBuilder, table_store
 from kavka.pipeline.streams.errors import TopologyException
-from kavka.pipeline.streams.expressions import INTEGER, Total
+from kavka.pipeline.streams.expressions import Total
 from kavka.pipeline.streams.options import Materialized, Named, first_of
-from kavka.pipeline.streams.serdes import Serde, Serdes, WindowedSerdes, change_serde, wrapped
+from kavka.pipeline.streams.serdes import Serde, WindowedSerdes, change_serde, wrapped
 from kavka.pipeline.streams.stores import SESSION, VERSIONED, WINDOW, StoreBuilder
 from kavka.pipeline.streams.topology import RepartitionTopic
 from kavka.pipeline.streams.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
@@ -103,13 +111,13 @@ def _retention(name: str, retention: int | None, windows: Windows, final: bool) 
 
 def aggregation_of(
     initializer: Callable[[], Any] | Total, aggregator: Callable[..., Any] | None, merger: Any = None
-) -> tuple[Aggregation, Serde | None]:
-    """The aggregation of the arguments of `aggregate`, and the serde of its results, if fixed."""
+) -> Aggregation:
+    """The aggregation of the arguments of `aggregate`."""
     if isinstance(initializer, Total):
-        return total_of(initializer), Serdes.Long() if initializer.expression.kind == INTEGER else Serdes.Double()
+        return total_of(initializer)
     if not callable(initializer) or not callable(aggregator):
         raise TopologyException("aggregate needs an initializer and an aggregator, or sum_of, min_of or max_of")
-    return Aggregation(initializer, aggregator, merger), None
+    return Aggregation(initializer, aggregator, merger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +135,10 @@ class _GroupedStream:
         # Kafka's `count` takes another number if the store has no name.
         if isinstance(materialized, Materialized) and materialized.store_name is None:
             self.stream.builder.new_store_name(AGGREGATE)
-        return self._table(AGGREGATE, materialized, named, Serdes.Long(), COUNT)
+        return self._table(AGGREGATE, COUNT, materialized, named)
 
-    def reduce(
-        self, reducer: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
-    ) -> KTable:
-        return self._table(REDUCE, materialized, named, self.value_serde, reduction(reducer))
+    def reduce(self, reducer: Reducer, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
+        return self._table(REDUCE, reduction(self.value_serde, reducer), materialized, named)
 
     def aggregate(
         self,
@@ -143,8 +149,7 @@ class _GroupedStream:
     ) -> KTable:
         """`aggregator(key, value, aggregate)` returns the new aggregate. Instead of both functions,
         `sum_of`, `min_of` or `max_of` an expression."""
-        aggregation, value_serde = aggregation_of(initializer, aggregator)
-        return self._table(AGGREGATE, materialized, named, value_serde, aggregation)
+        return self._table(AGGREGATE, aggregation_of(initializer, aggregator), materialized, named)
 
     def partitioned_by_key(self, store: str) -> str:
         """The node after which all records of a key are in the same task."""
@@ -153,19 +158,13 @@ class _GroupedStream:
         return self.stream.repartitioned(self.name or store, self.key_serde, self.value_serde).name
 
     def _table(
-        self,
-        prefix: str,
-        materialized: Materialized | None,
-        named: Named | None,
-        value_serde: Serde | None,
-        aggregation: Aggregation,
+        self, prefix: str, aggregation: Aggregation, materialized: Materialized | None, named: Named | None
     ) -> KTable:
         materialized, named = table_options(materialized, named)
         builder = self.stream.builder
         store_name = materialized.store_name or builder.new_store_name(prefix)
-        table = aggregate_table(
-            store_name, materialized.or_serdes(self.key_serde, value_serde), aggregation, self.windows, self.final
-        )
+        materialized = materialized.or_serdes(self.key_serde, aggregation.value_serde)
+        table = aggregate_table(store_name, materialized, aggregation, self.windows, self.final)
         name = builder.new_name(prefix, named)
         return table.add_to(builder, name, self.partitioned_by_key(store_name))
 
@@ -205,10 +204,10 @@ class SessionWindowedKStream(_GroupedStream):
         named: Named | None = None,
     ) -> KTable:
         """`merger(key, aggregate, aggregate)` combines the aggregates of two sessions."""
-        aggregation, value_serde = aggregation_of(initializer, aggregator, merger)
+        aggregation = aggregation_of(initializer, aggregator, merger)
         if aggregation.merger is None:
             raise TopologyException("an aggregate of sessions needs a merger")
-        return self._table(AGGREGATE, materialized, named, value_serde, aggregation)
+        return self._table(AGGREGATE, aggregation, materialized, named)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,16 +221,12 @@ class KGroupedTable:
     name: str | None
 
     def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        return self._aggregate(TABLE_AGGREGATE, COUNT, materialized, named, Serdes.Long())
+        return self._table(TABLE_AGGREGATE, COUNT, materialized, named)
 
     def reduce(
-        self,
-        adder: Callable[[Any, Any], Any],
-        subtractor: Callable[[Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
+        self, adder: Reducer, subtractor: Reducer, materialized: Materialized | None = None, named: Named | None = None
     ) -> KTable:
-        return self._aggregate(TABLE_REDUCE, reduction(adder, subtractor), materialized, named, self.value_serde)
+        return self._table(TABLE_REDUCE, reduction(self.value_serde, adder, subtractor), materialized, named)
 
     def aggregate(
         self,
@@ -242,15 +237,10 @@ class KGroupedTable:
         named: Named | None = None,
     ) -> KTable:
         aggregation = Aggregation(initializer, adder, subtractor=subtractor)
-        return self._aggregate(TABLE_AGGREGATE, aggregation, materialized, named, None)
+        return self._table(TABLE_AGGREGATE, aggregation, materialized, named)
 
-    def _aggregate(
-        self,
-        prefix: str,
-        aggregation: Aggregation,
-        materialized: Materialized | None,
-        named: Named | None,
-        value_serde: Serde | None,
+    def _table(
+        self, prefix: str, aggregation: Aggregation, materialized: Materialized | None, named: Named | None
     ) -> KTable:
         materialized, named = table_options(materialized, named)
         builder = self.table.builder
@@ -260,5 +250,5 @@ class KGroupedTable:
         topic = RepartitionTopic(f"{self.name or store_name}-repartition")
         serdes = self.key_serde, wrapped(change_serde, self.value_serde)
         builder.repartition((self.parent,), topic, serdes, (sink, source))
-        materialized = materialized.or_serdes(self.key_serde, value_serde)
+        materialized = materialized.or_serdes(self.key_serde, aggregation.value_serde)
         return aggregate_table(store_name, materialized, aggregation, of_table=True).add_to(builder, name, source)

@@ -144,12 +144,12 @@ class KStream:
     def process(self, supplier: Callable[[], Any], *stores: str, named: Named | None = None) -> KStream:
         """Send each record to a processor of the user (`Topology.add_processor`)."""
         operator = operators.Process(supplier)
-        return self._then("KSTREAM-PROCESSOR-", operator, named, supplier, stores)._with_new_records()
+        return self._process("KSTREAM-PROCESSOR-", operator, named, stores)._with_new_records()
 
     def process_values(self, supplier: Callable[[], Any], *stores: str, named: Named | None = None) -> KStream:
         """As `process`, but the processor cannot change the keys."""
         operator = operators.Process(supplier, fixed_key=True)
-        return replace(self._then("KSTREAM-PROCESSVALUES-", operator, named, supplier, stores), value_serde=None)
+        return replace(self._process("KSTREAM-PROCESSVALUES-", operator, named, stores), value_serde=None)
 
     # --- joins
 
@@ -286,20 +286,18 @@ class KStream:
         builder.repartition((keyed,), repartition_topic, serdes, (sink, source), partitioner)
         return KStream(builder, source, *serdes)
 
-    def _then(
-        self,
-        prefix: str,
-        operator: Operator,
-        named: Named | None,
-        supplier: Callable[[], Any] | None = None,
-        stores: tuple[str, ...] = (),
-    ) -> KStream:
-        """Add an operator, with the stores of a user's supplier."""
+    def _then(self, prefix: str, operator: Operator, named: Named | None) -> KStream:
         name = self.builder.new_name(prefix, named)
         self.builder.add_processor(name, operator, (self.name,))
-        self.builder.topology.connect_stores_of(supplier, name)
-        self.builder.topology.connect_processor_and_state_stores(name, *stores)
         return replace(self, name=name)
+
+    def _process(
+        self, prefix: str, operator: operators.Process, named: Named | None, stores: tuple[str, ...]
+    ) -> KStream:
+        stream, topology = self._then(prefix, operator, named), self.builder.topology
+        topology.connect_stores_of(operator.supplier, stream.name)
+        topology.connect_processor_and_state_stores(stream.name, *stores)
+        return stream
 
     def _with_new_records(self) -> KStream:
         return KStream(self.builder, self.name, needs_repartition=True)

@@ -12,7 +12,7 @@ from kavka.pipeline.streams.builder import StreamsBuilder, table_store
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.grouped import KGroupedTable
 from kavka.pipeline.streams.options import Grouped, Materialized, Named, TableJoined, first_of
-from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.serdes import Serde, wrapped
 from kavka.pipeline.streams.stores import BUFFER, SUBSCRIPTIONS, VERSIONED, StoreBuilder
 from kavka.pipeline.streams.suppress import SuppressStep
 from kavka.pipeline.streams.tables import FilterStep, JoinSide, JoinStep, MapValuesStep, Regroup, Step
@@ -205,7 +205,7 @@ class KTable:
         serdes = other.key_serde, self.value_serde
         join = foreign.ForeignJoin(self.step, other.step, extractor, function, left, *serdes, store)
         stage = partial(foreign.ForeignStage, join)
-        by_subscription = foreign.subscription_serde(self.key_serde)
+        by_subscription = wrapped(foreign.subscription_serde, self.key_serde, of_other=True)
         topology = builder.topology
         topology.add_state_store(StoreBuilder(SUBSCRIPTIONS, store, self.key_serde, by_subscription, timestamped=True))
         to_other, to_this = table_joined.other_partitioner, table_joined.partitioner
@@ -224,7 +224,7 @@ class KTable:
         builder.repartition(
             (respond, respond_to_all),
             responses,
-            (self.key_serde, foreign.response_serde(other.value_serde)),
+            (self.key_serde, wrapped(foreign.response_serde, other.value_serde)),
             response_ends,
             foreign.response_partition if to_this is None else foreign.KeyPartitioner(to_this),
         )

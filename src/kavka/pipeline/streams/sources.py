@@ -14,32 +14,36 @@ from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.options import EARLIEST, LATEST, NONE
 from kavka.pipeline.streams.progress import end_offsets
 from kavka.pipeline.streams.settings import Settings
-from kavka.pipeline.streams.topology import SourceNode, Topology
+from kavka.pipeline.streams.topology import SourceNode, Subtopology, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from kavka.pipeline.streams.workers import Job
+
 _READ_ALL = -2
 _READ_NEW = -1
 _TIMEOUT = 30.0
+# The default limit of records in a micro-batch, and that of records which are aggregated before
+# the shuffle: tasks have all of their records in memory, but only parts of the latter.
+_RECORDS, _MERGED_RECORDS = 500_000, 4_000_000
 
 
 def source_frame(
     spark: SparkSession,
-    settings: Settings,
-    topics: Mapping[str, int],
-    policies: Mapping[str, str],
+    job: Job,
+    subs: tuple[Subtopology, ...],
     begin: Mapping[TopicPartition, int],
-    limit: int | None,
     form: str = "kavka",
-    own: Collection[str] = (),
-    is_global: bool = False,
-    claim: str | None = None,
 ) -> DataFrame:
-    """A stream of these topics (with their partitions), with up to `limit` records per micro-batch.
-    Without state it starts at `begin`, and in other partitions by the policies of the topics. No
-    record of `own`, the application's topics, is skipped. The stream ends when another driver has a
-    later claim."""
+    """A stream of the topics of these sub-topologies. Without state it starts at `begin`, and in
+    other partitions by the policies of the topics. No record of the application's topics is
+    skipped. The stream ends when another driver has a later claim."""
+    plan, settings = job.plan, job.settings
+    policies, is_global = policies_of(job.topology, settings), subs == plan.globals
+    names = [topic for sub in subs for topic in sub.topics if topic not in plan.shuffled]
+    topics = {job.full_name(topic): plan.partitions[topic] for topic in names}
+    own = {job.full_name(topic) for topic in job.topology.internal_topics}
     options: dict[str, Any] = {
         "subscribe": ",".join(sorted(topics)),
         "includeHeaders": "true",
@@ -51,11 +55,12 @@ def source_frame(
     }
     if settings.exactly_once:
         options["kafka.isolation.level"] = "read_committed"
-    if limit is not None:
-        options["maxOffsetsPerTrigger"] = limit
+    if not is_global:
+        default = _MERGED_RECORDS if job.merges_parts else _RECORDS
+        options["maxOffsetsPerTrigger"] = settings.records_per_batch or default
         options["maxBytesPerTrigger"] = settings.bytes_per_batch
-    if claim is not None:
-        options["driverClaim"] = claim
+    if job.claim is not None:
+        options["driverClaim"] = job.claim
     return spark.readStream.format(form).options(**options).load()
 
 

@@ -161,6 +161,10 @@ class JoinWindows:
     after_ms: int
     grace: int
 
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise TopologyException("Window interval (ie, beforeMs+afterMs) must not be negative.")
+
     @property
     def size(self) -> int:
         return self.before_ms + self.after_ms
@@ -175,16 +179,10 @@ class JoinWindows:
         return JoinWindows(span, span, _grace(grace))
 
     def before(self, difference: Duration) -> JoinWindows:
-        return self._checked(replace(self, before_ms=millis(difference, "the time difference")))
+        return replace(self, before_ms=millis(difference, "the time difference"))
 
     def after(self, difference: Duration) -> JoinWindows:
-        return self._checked(replace(self, after_ms=millis(difference, "the time difference")))
-
-    @staticmethod
-    def _checked(windows: JoinWindows) -> JoinWindows:
-        if windows.size < 0:
-            raise TopologyException("Window interval (ie, beforeMs+afterMs) must not be negative.")
-        return windows
+        return replace(self, after_ms=millis(difference, "the time difference"))
 
 
 @dataclass(frozen=True)
