@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,11 +27,11 @@ def load_key_set(url: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             raw = response.read(MAX_KEY_SET_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise KeySetError(f"cannot read the JSON Web Key Set of {url}: {error}") from None
     if len(raw) > MAX_KEY_SET_BYTES:
         raise KeySetError(f"the JSON Web Key Set of {url} is larger than {MAX_KEY_SET_BYTES} bytes")
     try:
         return KeySet.import_key_set(json.loads(raw))
-    except (JoseError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (JoseError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KeySetError(f"{url} is not a JSON Web Key Set: {error}") from None

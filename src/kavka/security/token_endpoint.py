@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -115,7 +116,7 @@ class TokenEndpoint:
                 detail = _error_of(error.read(MAX_RESPONSE_BYTES))
             kind = _FinalError if error.code in _FINAL_STATUSES else SaslError
             raise kind(f"the token endpoint {self._url} responded {error.code}{detail}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise SaslError(f"no token from {self._url}: {reason}") from None
         if len(raw) > MAX_RESPONSE_BYTES:
@@ -130,7 +131,7 @@ class TokenEndpoint:
             try:
                 response = json.loads(raw)
                 text, lifetime_s = response.get("access_token"), response.get("expires_in")
-            except (ValueError, AttributeError):
+            except (ValueError, AttributeError, RecursionError):
                 text = None
         if not isinstance(text, str) or not text:
             raise _FinalError(f"the response of the token endpoint {self._url} has no access_token")
@@ -166,7 +167,7 @@ def _error_of(raw: bytes) -> str:
     try:
         response = json.loads(raw)
         words = [response[name] for name in ("error", "error_description") if isinstance(response.get(name), str)]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
     text = ": ".join(words)[:200]
     return f": {text}" if text.isprintable() and text else ""
@@ -177,6 +178,6 @@ def _expiry_of(token: str) -> float | None:
     try:
         payload = token.split(".")[1]
         expiry = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("exp")
-    except (IndexError, ValueError, AttributeError):
+    except (IndexError, ValueError, AttributeError, RecursionError):
         return None
     return float(expiry) if isinstance(expiry, (int, float)) else None

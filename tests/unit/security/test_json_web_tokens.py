@@ -94,7 +94,10 @@ def test_key_sets(tmp_path: Path) -> None:
     keys = load_key_set(path.as_uri())
     tokens = SignedTokens(lambda: keys, RULES, lambda: NOW)
     assert tokens.validate(sign(CLAIMS, rsa, "RS256", "r1")).principal == "alice"
-    path.write_text("{}")
+    for text in ("[" * 100_000, "[]", '{"keys": [1]}', '{"keys": [{"kty": "RSA", "n": "!!", "e": "AQAB"}]}', "{}"):
+        path.write_text(text)
+        with pytest.raises(KeySetError):
+            load_key_set(path.as_uri())
     for url in (path.as_uri(), "ftp://localhost/x", (tmp_path / "missing").as_uri(), "http://127.0.0.1:1/x"):
         with pytest.raises(KeySetError):
             load_key_set(url, timeout_s=1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,6 +17,7 @@ import pytest
 
 from kavka.common.config import ConfigError
 from kavka.security.json_web_tokens import unsecured_token
+from kavka.security.key_sets import KeySetError, load_key_set
 from kavka.security.sasl import SaslError
 from kavka.security.token_endpoint import TokenEndpoint
 from tests.support.loops import run_in_loop
@@ -61,6 +64,28 @@ def provider() -> Iterator[Provider]:
     yield provider
     provider.server.shutdown()
     provider.server.server_close()
+
+
+INVALID_HTTP = [
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"".join(b"h: %d\r\n" % number for number in range(200)) + b"\r\n",
+]
+
+
+@contextlib.contextmanager
+def server_of(raw: bytes) -> Iterator[str]:
+    """A server that sends these bytes to every client. Yields its URL."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(raw)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
 
 
 def body(expires_at_s: float, name: str = "app") -> bytes:
@@ -118,12 +143,25 @@ async def test_a_redirect_is_not_followed(provider: Provider) -> None:
     assert len({authorization for authorization, _ in provider.requests}) == 1
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"access_token": 5}', b"x" * (1024 * 1024 + 1)])
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"access_token": 5}', b"[" * 100_000, b"x" * (1024 * 1024 + 1)])
 @run_in_loop
 async def test_a_response_without_a_token(provider: Provider, raw: bytes) -> None:
     provider.respond = lambda number: (200, raw)
     with pytest.raises(SaslError, match=r"no access_token|too large"):
         await TokenEndpoint({URL: provider.url, **FAST}, OPTIONS).token()
+
+
+@pytest.mark.parametrize("raw", INVALID_HTTP)
+@run_in_loop
+async def test_a_response_that_is_not_http(raw: bytes) -> None:
+    with server_of(raw) as url, pytest.raises(SaslError, match="no token from"):
+        await TokenEndpoint({URL: url, **FAST}, OPTIONS).token()
+
+
+@pytest.mark.parametrize("raw", INVALID_HTTP)
+def test_a_key_set_that_is_not_http(raw: bytes) -> None:
+    with server_of(raw) as url, pytest.raises(KeySetError, match="cannot read"):
+        load_key_set(url, timeout_s=5)
 
 
 @run_in_loop
