@@ -1,6 +1,6 @@
 """`kavka run-class` (`kafka-run-class`): run a tool by its Java class name in Kafka.
 
-Older documents run tools that have no script this way.
+Older documentation of Kafka runs tools without a script this way, for example GetOffsetShell.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from kavka.cli.tool import fail, run
 
 # The keys have no package, because the packages of the classes differ between releases.
 CLASSES = {
+    "AclCommand": "acls",
     "BrokerApiVersionsCommand": "broker-api-versions",
     "ClusterTool": "cluster",
     "ConfigCommand": "configs",

@@ -4,9 +4,10 @@ The key is int16 0 and the transactional id. The value is an int16 version and T
 A tombstone has no value.
 
     value 0   written by Kafka up to 3.9
-    value 1   flexible: tagged fields: previous and next producer id, transaction version
+    value 1   flexible; tagged fields for the previous and next producer id and the client's
+              transaction version
 
-We write version 1 if the feature `transaction.version` is 2, because then all brokers of the
+We write version 1 if the feature `transaction.version` is 1 or 2, because then all brokers of the
 cluster can read it. We read both versions.
 """
 

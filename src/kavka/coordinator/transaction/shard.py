@@ -57,8 +57,9 @@ class NeedsProducerId(Exception):
 
 @dataclass(eq=False, repr=False)
 class TransactionShard:
-    """Owns the transactions of one partition. Only `ShardHost` may call it. `_transaction_version`
-    returns the current transaction version of the cluster."""
+    """Owns the transactions of one partition. A worker thread loads the shard; afterwards only the
+    event loop may call it. `_transaction_version` returns the current transaction version of the
+    cluster."""
 
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
@@ -279,9 +280,7 @@ class TransactionShard:
         response: ProducerIdAndEpoch | None,
         on_append: OnAppend | None = None,
     ) -> Outcome:
-        value_version = (
-            FLEXIBLE_VALUE_VERSION if self._transaction_version() >= EPOCH_BUMP_VERSION else OLD_VALUE_VERSION
-        )
+        value_version = FLEXIBLE_VALUE_VERSION if self._transaction_version() > 0 else OLD_VALUE_VERSION
         return Outcome((TransactionRecord(transactional_id, transaction, value_version),), response, on_append)
 
     def _write_prepared(

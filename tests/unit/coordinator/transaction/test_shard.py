@@ -468,12 +468,13 @@ def test_a_new_coordinator_loads_open_transactions(coordinator: Harness) -> None
     assert set(coordinator.markers) == {A, B}
 
 
-def test_records_have_the_old_version_until_all_brokers_read_the_new_version() -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_records_have_the_old_version_until_all_brokers_read_the_new_version(level: int) -> None:
     coordinator = Harness(version=0)
     producer = coordinator.init()
     coordinator.add(producer, A)
     assert all(value is not None and value[:2] == b"\0\0" for _, value in coordinator.log)
-    coordinator.version = 2
+    coordinator.version = level
     coordinator.end(producer, True)
     assert coordinator.log[-1][1][:2] == b"\0\1"  # type: ignore[index]
     coordinator.restart()
