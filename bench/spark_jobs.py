@@ -2,8 +2,8 @@
 
     python spark_jobs.py JOB FORMAT JARS SERVERS ROUNDS ARGUMENT…
 
-It prints RESULT and a JSON list with a value for each round. It imports only Kavka's Spark source
-and sink.
+It prints RESULT and a JSON list with a value for each round. Kavka is imported only by jobs that
+use it: the Spark release of the connector has a Python environment without Kavka.
 """
 
 import json
@@ -72,8 +72,8 @@ def sink(form, jars, servers, rounds, topic, count, exactly_once):
 
 
 def latency(form, jars, servers, rounds, source_topic, sink_topic):
-    """Return the batch durations in milliseconds of a stream from topic to topic under light
-    load."""
+    """Return the batch durations in milliseconds of a stream from topic to topic under light load,
+    without the first ten batches."""
     spark = session(form, jars, 2)
     query = (
         spark.readStream.format(form)
@@ -88,7 +88,6 @@ def latency(form, jars, servers, rounds, source_topic, sink_topic):
         .start()
     )
     durations, last = [], -1
-    print("READY", flush=True)
     while len(durations) < rounds + 10:
         if query.exception() is not None:
             sys.exit(str(query.exception()))

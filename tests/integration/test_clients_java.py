@@ -163,7 +163,7 @@ def test_topics_are_created_described_extended_and_deleted(java: JavaClient, top
 
     assert topic in java.call("listTopics")
     java.call("deleteTopicById", topicId=topic_info["topicId"])
-    wait_until(lambda: topic not in java.call("listTopics"), timeout=10, what="the topic is deleted")
+    wait_until(lambda: topic not in java.call("listTopics"), timeout=10, what="the deletion of the topic")
 
 
 def test_a_recreated_topic_is_empty_and_has_a_new_id(java: JavaClient, topic: str) -> None:
@@ -179,7 +179,7 @@ def test_a_recreated_topic_is_empty_and_has_a_new_id(java: JavaClient, topic: st
             assert error.name == "TopicExistsException"
         return bool(recreated_ids)
 
-    wait_until(recreate, timeout=10, what="the old topic is deleted")
+    wait_until(recreate, timeout=10, what="the deletion of the old topic")
     assert recreated_ids[0] != first_id
     java.produce(topic, [{"partition": 0, "value": "new"}])
     assert [(r["offset"], r["value"]) for r in java.consume(topic, 1)] == [(0, "new")]
@@ -266,7 +266,7 @@ def test_topic_configs_are_described_with_their_source_and_take_effect_at_once(
     java.produce(created_topic, [{"partition": 0, "key": "k", "value": "x" * 3000}])
 
 
-def test_broker_configs_are_described_and_dynamic_ones_can_change(java: JavaClient) -> None:
+def test_broker_configs_are_described_and_dynamic_configs_can_change(java: JavaClient) -> None:
     node = str(java.call("describeCluster")["nodes"][0])
     configs = java.call("describeConfigs", type="BROKER", name=node)
     assert configs["log.dirs"]["source"] == "STATIC_BROKER_CONFIG"

@@ -43,7 +43,7 @@ class Stream:
         self.end: dict[str, Any] | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[tuple[int, int]]:
-        """The ranges of the next batch of a new run."""
+        """The offset ranges of the next batch, planned by a new run of the query."""
         reader = self._make()
         try:
             start = _stored(reader.initialOffset() if self.end is None else self.end)
@@ -52,7 +52,7 @@ class Stream:
             assert planned == [] or self.end != start
             again = self._make()
             try:
-                # After a crash: the same tasks.
+                # After a crash Spark plans the same batch again. The tasks must be the same.
                 assert _ranges(again.partitions(start, self.end)) == _ranges(planned)
             finally:
                 again.stop()
@@ -61,7 +61,7 @@ class Stream:
             reader.stop()
 
     def commit(self) -> None:
-        """Commits the last batch, and stops the query."""
+        """Commits the last batch: a new run passes its end to `latestOffset`."""
         reader = self._make()
         assert self.end is not None
         reader.latestOffset(self.end, ALL)
@@ -101,14 +101,14 @@ def fill(target: Target, topic: str, count: int) -> None:
 def recreate(target: Target, admin: Admin, topic: str, count: int) -> None:
     admin.delete_topics([topic])
 
-    def is_created() -> bool:
+    def try_create() -> bool:
         try:
             admin.create_topics([NewTopic(topic, 1)])
         except KafkaError:
             return False
         return True
 
-    wait_until(is_created, timeout=60, what=f"{topic} to be created again")
+    wait_until(try_create, timeout=60, what=f"{topic} to be created again")
     fill(target, topic, count)
 
 

@@ -1,4 +1,5 @@
-"""[pure] Checks of the origin of HTTP requests, shared by the HTTP listeners.
+"""[pure] Parts shared by the HTTP listeners: checks of the origin of requests, and the network of a
+peer.
 
 A page of another site can make a browser send requests to a server on localhost or in a private
 network. The browser sends the headers Origin and Sec-Fetch-Site with such a request. After DNS
@@ -41,8 +42,8 @@ def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
 
 
 def network_of(address: str) -> str:
-    """Return the address of a peer for rate limits. An IPv6 address is reduced to its /64 network,
-    because one machine can use all addresses of the network."""
+    """Return the key of a peer for limits per client: its IPv4 address or its /64 network of IPv6,
+    because one machine can use all addresses of such a network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

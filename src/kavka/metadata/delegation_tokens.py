@@ -1,8 +1,8 @@
 """The delegation tokens of a cluster: the znodes under /delegation_token/tokens, cached.
 
 A change writes the znode and a notification in one transaction. Every broker watches the
-notifications and reads the changed token. Expired tokens are ignored at once, and removed from the
-tree every `delegation.token.expiry.check.interval.ms` by every broker.
+notifications and reads the changed token. Expired tokens are ignored at once. Every broker removes
+them from the tree, every `delegation.token.expiry.check.interval.ms`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 TOKENS = "/delegation_token/tokens"
 CHANGES = "/delegation_token/token_changes"
 CHANGE_PREFIX = "token_change_"
-# Tokens of a cluster. A user could otherwise fill the memory of all brokers.
+# The maximum number of tokens of a cluster. Without it a user could fill the memory of all brokers.
 MAX_TOKENS = 100_000
 
 
@@ -115,7 +115,8 @@ class DelegationTokens:
     async def create(
         self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], max_lifetime_ms: int
     ) -> DelegationToken:
-        """Create a token. A lifetime that is not positive is the maximum. Raises StoreError."""
+        """Create a token. If `max_lifetime_ms` is not positive, the maximum lifetime is
+        `delegation.token.max.lifetime.ms`. Raises StoreError."""
         if len(self._tokens) >= MAX_TOKENS:
             raise TooManyTokens(TOKENS, f"the cluster has {MAX_TOKENS} delegation tokens")
         now_ms = self._clock.now_ms()
@@ -128,8 +129,8 @@ class DelegationTokens:
         return token
 
     async def renew(self, token: DelegationToken, period_ms: int) -> DelegationToken:
-        """Set the expiry to `period_ms` from now, within the token's maximum lifetime. A negative
-        period is the default. Raises StoreError."""
+        """Set the expiry to `period_ms` from now, within the token's maximum lifetime. If it is
+        negative, `delegation.token.expiry.time.ms` is used. Raises StoreError."""
         period_ms = self._expiry_ms if period_ms < 0 else period_ms
         renewed = replace(token, expires_at_ms=min(token.max_at_ms, self._clock.now_ms() + period_ms))
         await self._write(token.id, SetData(f"{TOKENS}/{token.id}", format_token(renewed)))

@@ -192,7 +192,7 @@ class DynamicConfig:
     async def change_group(self, group: str, change: Change) -> None:
         """Change the overrides of a group. `change` validates them
         (`BrokerConfigs.check_group`)."""
-        entity = f"{paths.GROUP_CONFIGS}/{paths.group_node(group)}"
+        entity = f"{paths.GROUP_CONFIGS}/{paths.entity_node(group)}"
         values = await self._change(paths.group_config(group), entity, SINGLE_GROUP_CONFIGS, change, keep_empty=False)
         if values is not None:
             self._apply_group(group, values)

@@ -116,13 +116,13 @@ def broker_config(broker_id: int | None) -> str:
 
 
 def group_config(group: str) -> str:
-    return config(GROUP_CONFIGS, group_node(group))
+    return config(GROUP_CONFIGS, entity_node(group))
 
 
-def group_node(group: str) -> str:
-    """The name of the znode of a group, user or client. It may have any name, but a znode cannot be
-    named "." or ".."."""
-    return sanitize(group) if group.strip(".") or len(group) > 2 else group.replace(".", "%2E")
+def entity_node(name: str) -> str:
+    """The name of the znode of a group, user or client. The entity may have any name, but a znode
+    cannot be named "." or ".."."""
+    return sanitize(name) if name.strip(".") or len(name) > 2 else name.replace(".", "%2E")
 
 
 def quota_entity_path(entity: QuotaEntity) -> str:
@@ -155,7 +155,7 @@ def quota_entity(entity_path: str) -> QuotaEntity:
 
 
 def _quota_node(name: str) -> str:
-    return DEFAULT_ENTITY if name == DEFAULT else group_node(name)
+    return DEFAULT_ENTITY if name == DEFAULT else entity_node(name)
 
 
 def _quota_name(node: str) -> str:

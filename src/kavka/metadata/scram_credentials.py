@@ -52,7 +52,7 @@ class ScramCredentials:
         """Set or remove (None) the credentials of a user by mechanism. Other settings of the user
         stay. Raises StoreUnavailable."""
 
-        def change(values: dict[str, str]) -> dict[str, str]:
+        def update(values: dict[str, str]) -> dict[str, str]:
             for mechanism, credential in changes.items():
                 if credential is None:
                     values.pop(mechanism, None)
@@ -60,10 +60,11 @@ class ScramCredentials:
                     values[mechanism] = format_credential(credential)
             return values
 
-        await self._configs.change_entity(user_entity(user), change)
+        await self._configs.change_entity(user_entity(user), update)
 
     async def create(self, user: NewUser) -> None:
-        """Create a credential unless the user has one. Raises StoreUnavailable."""
+        """Create a credential unless the user has one for the mechanism. Raises
+        StoreUnavailable."""
         if user.mechanism not in self.of_user(user.name):
             credential = new_credential(user.mechanism, user.password, user.iterations)
             await self.change(user.name, {user.mechanism: credential})
@@ -88,4 +89,4 @@ class ScramCredentials:
 
 def user_entity(user: str) -> str:
     """The path of a user below /config."""
-    return f"{paths.USER_CONFIGS}/{paths.group_node(user)}"
+    return f"{paths.USER_CONFIGS}/{paths.entity_node(user)}"

@@ -1,4 +1,5 @@
-"""The common base of both patterns: calling the handler, and reporting errors."""
+"""The common base of `ConsumerThreads` and `HandlerPool`: calling the handler, and reporting
+errors."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ OnError = Callable[[ConsumerRecord, BaseException], object]
 
 
 class HandlerFailed(RuntimeError):
-    """The handler failed for `record`. `__cause__` is the error of the handler. The offset of the
-    record, and later offsets of its partition, are not committed."""
+    """`record` could not be processed. `__cause__` is the error of the handler or of the
+    deserializer. The offset of the record, and later offsets of its partition, are not
+    committed."""
 
     def __init__(self, record: ConsumerRecord) -> None:
         super().__init__(f"{record.topic}-{record.partition} at offset {record.offset} could not be processed")
@@ -47,8 +49,9 @@ class Handling:
         self.stopping = threading.Event()
 
     def handle(self, record: ConsumerRecord) -> bool:
-        """Process a record. Returns False if `stop` interrupted the retries. Raises HandlerFailed
-        if the last retry failed and `on_error` does not mark the record as processed."""
+        """Process a record. Returns False if the retries were interrupted, by `stop` or by an error
+        in another thread. Raises HandlerFailed if the last attempt failed and `on_error` does not
+        mark the record as processed."""
         attempt = 0
         while True:
             try:
@@ -81,8 +84,8 @@ class Handling:
 
 
 class Runner(ABC):
-    """The interface of both patterns: start, join, stop, and a context manager that stops the
-    threads when it exits.
+    """The interface of `ConsumerThreads` and `HandlerPool`: start, run, join, stop, and a context
+    manager that stops the threads when it exits.
 
     The exit raises the error that stopped the threads, unless `run` or `join` has already raised
     it. It raises KafkaTimeout if a handler does not return within STOP_TIMEOUT_S."""
@@ -112,7 +115,8 @@ class Runner(ABC):
         return self
 
     def run(self) -> None:
-        """Run until another thread calls `stop`, or a record fails (HandlerFailed)."""
+        """Start the threads, and wait until `stop` is called in another thread. Raises the error
+        that stopped the threads: HandlerFailed, or an error of the consumer."""
         self.start()
         try:
             self.join()
@@ -139,7 +143,7 @@ class Runner(ABC):
             self._report()
 
     def _report(self) -> None:
-        """Raise the error that stopped the threads."""
+        """Raise the error that stopped the threads, if any."""
         if self._error is not None:
             self._is_reported = True
             raise self._error
@@ -147,7 +151,7 @@ class Runner(ABC):
 
 def consumer_settings(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a consumer without automatic commits. Raises ConfigError if
-    enable.auto.commit is set or group.id is missing."""
+    enable.auto.commit is true or group.id is missing."""
     settings = dict(config or {}) | {name.replace("_", "."): value for name, value in keywords.items()}
     if settings.get("enable.auto.commit") not in (None, False, "false", "False"):
         raise ConfigError("enable.auto.commit", "must be false: offsets are committed after the records were processed")

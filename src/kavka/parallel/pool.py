@@ -1,4 +1,4 @@
-"""The pattern of one consumer and a pool of workers.
+"""`HandlerPool`: one consumer and a pool of workers.
 
 The polling thread owns the consumer and the progress of partitions: it submits records, commits
 offsets, and gives up partitions. Workers take records from one queue. The records with the same key
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress, RecordDeserializationError, Wakeup
@@ -31,7 +31,13 @@ KEY, PARTITION, NONE = "key", "partition", "none"
 _POLL_TIMEOUT_S = 0.2
 _POLL_TIMEOUT_WHEN_FULL_S = 0.02
 
-Work = tuple[Any, ConsumerRecord, Ticket]
+
+class Work(NamedTuple):
+    """A record to process. `sequence` is None if the record may be processed in any order."""
+
+    sequence: Any
+    record: ConsumerRecord
+    ticket: Ticket
 
 
 class HandlerPool(Runner):
@@ -173,7 +179,7 @@ class HandlerPool(Runner):
 
     def _submit(self, record: ConsumerRecord, ticket: Ticket) -> None:
         sequence = self._sequence_of(record)
-        work: Work = (sequence, record, ticket)
+        work = Work(sequence, record, ticket)
         with self._lock:
             self._waiting += 1
             if sequence is not None:
@@ -277,8 +283,8 @@ class HandlerPool(Runner):
             if work is None:
                 return
             while work is not None:
-                self._process(work[1], work[2])
-                work = self._next_in_sequence(work[0])
+                self._process(work.record, work.ticket)
+                work = self._next_in_sequence(work.sequence)
 
     def _process(self, record: ConsumerRecord, ticket: Ticket) -> None:
         with self._lock:
@@ -293,7 +299,8 @@ class HandlerPool(Runner):
         with self._lock:
             ticket.done = ticket.started = is_processed
             if not is_processed:
-                # A stop interrupted the record. Records before it may still complete.
+                # The record failed, or a stop interrupted its retries. Records before it may still
+                # complete.
                 ticket.progress.limit = min(ticket.progress.limit, ticket.offset - 1)
         self._changed.set()
 

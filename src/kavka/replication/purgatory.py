@@ -116,7 +116,8 @@ class DelayedProduce(_DelayedResponse):
     records that it has copied. After NOT_LEADER_OR_FOLLOWER the client would send the records
     again, and a producer without idempotence would duplicate them. So the response waits until this
     broker, as a follower, learns the outcome: the high watermark passes the records, or a
-    truncation removes them. After `LEADER_CHANGE_TIMEOUT_S` the request fails.
+    truncation removes them. After `LEADER_CHANGE_TIMEOUT_S` the partition fails, unless this broker
+    leads it again.
     """
 
     __slots__ = ()
@@ -203,8 +204,9 @@ class DelayedFetch:
         session: FollowerSession | None = None,
         from_follower: bool = False,
     ) -> None:
-        """Partitions notify a follower's `session`. Without a session the fetch registers itself
-        with `partitions`."""
+        """Register with each of `partitions`, as a follower's fetch if `from_follower`. A follower
+        with a fetch session passes `session` and no partitions: its partitions notify the session,
+        which checks this fetch."""
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self._partitions = partitions

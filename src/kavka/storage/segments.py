@@ -41,9 +41,9 @@ class LogSegments(Sequence[LogSegment]):
 
     A log has at least one segment, except while it is loaded or fully truncated.
     `has_unsynced_dir_entries` is True if files were created, renamed or removed since the last
-    fsync of the folder. `pending_deletions` are the files that are removed after `file.delete.delay.ms`;
-    after a crash, opening the log removes them. Only the thread that owns the log may call the
-    methods.
+    fsync of the folder. `pending_deletions` are the files that are removed after
+    `file.delete.delay.ms`; after a crash, opening the log removes them. Only the thread that owns
+    the log may call the methods.
     """
 
     __slots__ = (

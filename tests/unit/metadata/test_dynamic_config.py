@@ -1,3 +1,5 @@
+"""Dynamic settings of topics, brokers, groups, users and clients in the znode tree."""
+
 from __future__ import annotations
 
 import asyncio
@@ -114,9 +116,11 @@ def test_old_notifications_are_removed(tmp_path: Path) -> None:
         configs = DynamicConfig(store, 0, Settings(), clock)
         await configs.start()
         await configs.change_topic("a", to({}))
-        await configs.stop()
+        # `catch_up` waits for the follower, which removes old notifications.
+        await configs.catch_up()
         clock.advance(NOTIFICATION_LIFETIME_MS + 1)
         await configs.change_topic("b", to({"retention.ms": "1"}))
+        await configs.catch_up()
         await configs.stop()
         names = await store.children(paths.CONFIG_CHANGES)
         await store.close()

@@ -50,7 +50,7 @@ def test_record_is_running_from_start_to_done() -> None:
     assert not progress.is_running
 
 
-def test_close_allows_only_records_before_a_started_one() -> None:
+def test_close_allows_only_records_before_a_started_record() -> None:
     progress = Progress()
     tickets = [progress.begin(offset) for offset in range(5)]
     tickets[0].started = tickets[0].done = True

@@ -26,6 +26,7 @@ from kavka.coordinator.group.records import CommittedOffset, OffsetRecord
 from kavka.coordinator.operations import Journal, inner_table, put_or_drop
 
 TopicPartitionKey = tuple[str, int]
+# Group, topic and partition.
 OffsetKey = tuple[str, str, int]
 
 
@@ -139,7 +140,7 @@ class OffsetStore:
         return tombstones
 
     def tombstones_of_topics(self, topics: frozenset[str]) -> list[OffsetRecord]:
-        """Return tombstones of the committed and pending offsets of all groups in these topics."""
+        """Return tombstones of the committed and pending offsets in these topics, of all groups."""
         keys = {(group, *key): None for group, offsets in self._groups.items() for key in offsets}
         keys.update(dict.fromkeys(self._unstable))
         return [OffsetRecord(group, topic, partition, None) for group, topic, partition in keys if topic in topics]

@@ -42,7 +42,8 @@ from kavka.protocol.primitives import ZERO_UUID
 
 
 class GroupShard:
-    """Owns the groups and offsets of one partition. Only `ShardHost` may call it."""
+    """Owns the groups and offsets of one partition. A worker thread loads the shard; afterwards
+    only the event loop may call it. `ShardHost` appends the records of each `Outcome`."""
 
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
@@ -221,8 +222,8 @@ class GroupShard:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> tuple[list[OffsetRecord], set[str]]:
-        """Return the tombstones, and the topics that the group subscribes to. The offsets of these
-        topics are not deleted."""
+        """Return the tombstones, and the topics of `partitions` that the group subscribes to. The
+        offsets of these topics are not deleted."""
         group = self._existing_group(group_id)
         group.check_offset_delete()
         subscribed = {topic for topic, _ in partitions if not group.is_empty and group.subscribes_to(topic)}

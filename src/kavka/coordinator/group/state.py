@@ -2,7 +2,7 @@
 
 Rules:
 - A generation has a set of members, one protocol (assignor) that all of them support, a leader
-  among them, and an assignment for each member by the leader. Generation numbers only increase.
+  among them, and the leader's assignment for each member. Generation numbers only increase.
 - A change of the members, or of a member's protocols, starts a rebalance: every member must rejoin
   (`PREPARING_REBALANCE`). A dynamic member that has not rejoined within the longest rebalance
   timeout of the members is removed. A static member stays until its session expires.
@@ -91,6 +91,7 @@ class Member:
     assignment: bytes = b""
     awaiting_join: JoinCallback | None = field(init=False, default=None)
     awaiting_sync: SyncCallback | None = field(init=False, default=None)
+    # Whether the member waits for its first generation.
     is_new: bool = field(init=False, default=False)
     # Milliseconds of the monotonic clock: when the session expires, and when the session timer
     # fires next.
@@ -139,10 +140,11 @@ class ClassicGroup:
     _supporters: dict[str, int] = field(init=False, default_factory=dict)
     # Member id by group.instance.id.
     static_members: dict[str, str] = field(init=False, default_factory=dict)
-    # Member ids of clients that have not joined with this id yet.
+    # Member ids from MEMBER_ID_REQUIRED responses with which no client has joined yet.
     pending_join: set[str] = field(init=False, default_factory=set)
     # Member ids of members that have not sent SyncGroup in this generation.
     pending_sync: set[str] = field(init=False, default_factory=set)
+    # Whether a member has joined since the delay of the first rebalance was last set.
     new_member_added: bool = field(init=False, default=False)
     # How much longer the first rebalance of an empty group may be delayed. None if the rebalance is
     # not delayed.

@@ -2,8 +2,8 @@
 
 The subscribers of a topic are sorted, and each gets one range. If the partitions do not divide
 evenly, the first ranges have one extra partition each. Topics with the same number of partitions
-and the same subscribers have the same ranges. So one member gets the same
-partition numbers of all these topics, as joins require.
+and the same subscribers have the same ranges. So one member gets the same partition numbers of all
+these topics, as joins require.
 
 Members are sorted by their lowest previous partition, so that they keep their ranges. New members
 follow: static members by instance id, then dynamic members by member id.

@@ -2,8 +2,8 @@
 partitions.
 
 If all members subscribe to the same topics, their loads differ by at most one, and no partition
-moves without need. A partition that moves is assigned to a member in a rack of its replicas if such
-a member has capacity.
+moves without need. A partition that is new or moves is assigned to a member in a rack of its
+replicas if such a member has capacity.
 
 If the subscriptions differ, members first keep their partitions, and each free partition is
 assigned to the subscriber with the lowest load. Then partitions move one by one from higher to
@@ -83,7 +83,7 @@ def _assign_same_topics(members: Members, topics: TopicsById) -> AssignmentBuild
     capacity = {member_id: load - loads[member_id] for member_id in member_ids if loads[member_id] < load}
     free = _assign_by_rack(builder, members, topics, free, capacity)
     free = _assign_in_order(builder, free, capacity)
-    # The remainder: one extra partition for each member that has none yet.
+    # The remainder: at most one extra partition for each member without an extra partition.
     capacity = {member_id: 1 for member_id in member_ids if loads[member_id] == load}
     free = _assign_by_rack(builder, members, topics, free, capacity)
     _assign_in_order(builder, free, capacity)
