@@ -62,7 +62,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     turns = [(_longest_turn(sides[KAVKA].folder / f"watched-{index}") * 1000, 0.0) for index in range(options.pairs)]
     pairs = options.pairs
     return [
-        Row(f"new connections with SCRAM-SHA-256, {PROCESSES} client processes", "/s", rates),
+        Row(f"new connections with SCRAM-SHA-256, {PROCESSES} client processes", "/s", rates, "≥ 0.5 ×", 0.5),
         Row("broker CPU time per connection", "µs", paired(broker_cpu, pairs)),
         Row("broker CPU time per second", "s", paired(load, pairs)),
         Row("client CPU time per connection", "µs", paired(client_cpu, pairs)),
