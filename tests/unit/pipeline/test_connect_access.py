@@ -203,7 +203,10 @@ def test_the_connection_is_closed_for_slow_bodies_and_long_headers(
     herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
 ) -> None:
     monkeypatch.setattr(connections, "BODY_TIMEOUT_S", 0.5)
-    with served(herder) as server, socket.create_connection(server.listeners.sockets[0].getsockname(), timeout=30) as client:
+    with (
+        served(herder) as server,
+        socket.create_connection(server.listeners.sockets[0].getsockname(), timeout=30) as client,
+    ):
         response = b""
         with contextlib.suppress(ConnectionError):
             client.sendall(head + b"\r\nHost: localhost" + body)
