@@ -125,17 +125,16 @@ def can_connect(broker: Broker, password: str) -> bool:
 
 
 def test_a_password_changes_under_load(broker: Broker, admin: Admin) -> None:
-    """New connections need the new password within a second; existing connections continue."""
+    """New connections need the new password as soon as the change is acknowledged; existing
+    connections continue."""
     password = broker.security.users[USER]
     with Load(broker, admin, "passwords") as load:
         opened = load.our_sender.connections_opened
         for number in range(3):
             new_password = f"secret-{number}"
             admin.alter_user_scram_credentials({USER: {MECHANISM: new_password}})
-            changed_at = time.monotonic()
             assert can_connect(broker, new_password)
             assert not can_connect(broker, password)
-            assert time.monotonic() - changed_at < 2 * MAX_DELAY_S
             password = new_password
             time.sleep(0.3)
         admin.alter_user_scram_credentials({USER: {MECHANISM: None}})

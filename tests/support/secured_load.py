@@ -123,6 +123,7 @@ class ConfluentSender(Sender):
             "linger.ms": 0,
             "topic.metadata.refresh.interval.ms": 100,
             "error_cb": self._on_error,
+            "log_level": 0,
         }
         self._producer = confluent_kafka.Producer({**settings, **own})
 
@@ -194,6 +195,7 @@ class ConfluentReceiver(Receiver):
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "error_cb": self._on_error,
+            "log_level": 0,
         }
         # With a group, the connection to the coordinator is open when the first record arrives.
         self._consumer = confluent_kafka.Consumer({**settings, **own})
