@@ -152,8 +152,9 @@ class KTable:
         for table, is_kept in ((self, left), (other, right)):
             if is_kept:
                 table.step.enable_sending_old_values()
-        for name, is_left, parent, table in zip(sides, (True, False), (self, other), (other, self), strict=True):
-            builder.add_processor(name, JoinSide(step, is_left), (parent.name,), table.step.getter_stores())
+        for name, is_left, own, table in zip(sides, (True, False), (self, other), (other, self), strict=True):
+            side = JoinSide(step, own.step, table.step, is_left)
+            builder.add_processor(name, side, (own.name,), table.step.getter_stores())
         return self._add_named(merge, step, store, sides)
 
     def _join_foreign(

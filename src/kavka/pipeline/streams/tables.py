@@ -314,18 +314,9 @@ class JoinSide(Operator):
     """One side of a join of tables: joins a change of this side with the other side's value."""
 
     join: JoinStep
+    own: Step
+    other: Step
     is_left: bool
-
-    @property
-    def tables(self) -> tuple[Step, Step]:
-        """The table of this side, and of the other."""
-        join = self.join
-        return (join.this, join.other) if self.is_left else (join.other, join.this)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether a value of this side without a value of the other is joined with None."""
-        return self.join.keep_left if self.is_left else self.join.keep_right
 
     def joined(self, key: Any, own: Any, other: Any) -> Any:
         return self.join.joined(key, own, other) if self.is_left else self.join.joined(key, other, own)
@@ -336,11 +327,11 @@ class JoinSide(Operator):
 
 class _JoinSide(Node):
     def __init__(self, side: JoinSide) -> None:
-        self._side, self._needs_other = side, not side.is_kept
+        self._side, self._is_versioned = side, side.own.is_versioned()
+        self._needs_other = not (side.join.keep_left if side.is_left else side.join.keep_right)
 
     def init(self) -> None:
-        own, other = self._side.tables
-        self._get, self._is_versioned = other.getter(self.task), own.is_versioned()
+        self._get = self._side.other.getter(self.task)
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (self._is_versioned and not value.latest):

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kavka.pipeline.streams import stores
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.state_map import OpenMap, after_prefix
-from kavka.pipeline.streams.stores import (
-    BUFFER,
-    KEY_VALUE,
-    SESSION,
-    STAMP,
-    SUBSCRIPTIONS,
-    VERSIONED,
-    WINDOW,
-    BufferStore,
-    KeyValueStore,
-    SessionStore,
-    Store,
-    StoreBuilder,
-    ValueAndTimestamp,
-    WindowStore,
-)
+from kavka.pipeline.streams.stores import STAMP, Store, StoreBuilder, ValueAndTimestamp
 
 
 class SubscriptionStore(Store):
@@ -141,10 +127,10 @@ class VersionedStore(Store):
 
 
 STORE_CLASSES: dict[str, Callable[[StoreBuilder, Serde, Serde, OpenMap], Store]] = {
-    KEY_VALUE: KeyValueStore,
-    WINDOW: WindowStore,
-    SESSION: SessionStore,
-    BUFFER: BufferStore,
-    SUBSCRIPTIONS: SubscriptionStore,
-    VERSIONED: VersionedStore,
+    stores.KEY_VALUE: stores.KeyValueStore,
+    stores.WINDOW: stores.WindowStore,
+    stores.SESSION: stores.SessionStore,
+    stores.BUFFER: stores.BufferStore,
+    stores.SUBSCRIPTIONS: SubscriptionStore,
+    stores.VERSIONED: VersionedStore,
 }

@@ -394,6 +394,39 @@ def test_the_drivers_stores_show_values_with_their_times_or_without() -> None:
         assert driver.get_window_store("windows").fetch("a", 20) == 1
         assert driver.get_timestamped_window_store("windows").fetch("a", 20) == (1, 25)
         assert driver.get_key_value_store("nothing") is None
+        with pytest.raises(AttributeError, match="ReadOnlyKeyValueStore has no method put"):
+            driver.get_key_value_store("counts").put("a", 2)
+
+
+def test_window_and_session_stores_are_read_backwards_and_by_keys() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    grouped.windowed_by(TimeWindows.of_size_and_grace(10, 100)).count(Materialized.as_("windows"))
+    grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace(5, 100)).count(Materialized.as_("sessions"))
+    with TopologyTestDriver(builder.build()) as driver:
+        for key, timestamp in (("a", 1), ("b", 11), ("a", 12), ("c", 13)):
+            driver.create_input_topic("in").pipe_input(key, "x", timestamp)
+        windows, sessions = driver.get_window_store("windows"), driver.get_session_store("sessions")
+
+        def keys(entries: Any) -> list[tuple[str, int]]:
+            return [(windowed.key, windowed.window.start) for windowed, _ in entries]
+
+        entries = [("a", 0), ("a", 10), ("b", 10), ("c", 10)]
+        assert (keys(windows.all()), keys(windows.backward_all())) == (entries, entries[::-1])
+        assert keys(windows.backward_fetch_all(5, 20)) == [("c", 10), ("b", 10), ("a", 10)]
+        assert keys(windows.backward_fetch_range("a", "b", 0, 20)) == [("b", 10), ("a", 10), ("a", 0)]
+        assert keys(sessions.fetch_range("b", None)) == [("b", 11), ("c", 13)]
+        assert keys(sessions.backward_fetch("a")) == [("a", 12), ("a", 1)]
+
+
+def test_a_table_is_joined_with_itself_by_its_key() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in")
+    table.left_join(table, lambda left, right: f"{left}-{right}").to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_key_value_list([("k", "1"), ("k", "2"), ("k", None)])
+        results = driver.create_output_topic("out").read_values_to_list()
+        assert results == ["1-1", "1-1", "2-2", "2-2", None]
 
 
 def test_a_topology_that_the_state_does_not_fit_is_refused(tmp_path: Path) -> None:
