@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kavka.client.config import COMMON, NOT_YET, ClientConfig
-from kavka.client.security_config import FOREIGN
+from kavka.client.security_config import UNSUPPORTED_PREFIXES
 from kavka.common.config import INT, INT_MAX, LIST, LOW, AtLeast, Between, ConfigKey, ConfigTable
 
 K = ConfigKey
@@ -20,7 +20,7 @@ ADMIN_CONFIGS = ConfigTable("admin client", (
       AtLeast(0)),
     K("retries", INT, INT_MAX, "Number of retries after a retriable error.",
       Between(0, INT_MAX), LOW),
-), unsupported_prefixes=FOREIGN)
+), unsupported_prefixes=UNSUPPORTED_PREFIXES)
 # fmt: on
 
 

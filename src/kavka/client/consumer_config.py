@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kavka.client.config import COMMON, Alias, ClientConfig, renamed
-from kavka.client.security_config import FOREIGN
+from kavka.client.security_config import UNSUPPORTED_PREFIXES
 from kavka.common.config import (
     BOOLEAN,
     CLASS,
@@ -79,7 +79,7 @@ CONSUMER_CONFIGS = ConfigTable("consumer", (
       AtLeast(0)),
     K("interceptor.classes", LIST, (), "Interceptors of polled records and commits.",
       importance=LOW),
-), checks=(_rules,), unsupported_prefixes=FOREIGN)
+), checks=(_rules,), unsupported_prefixes=UNSUPPORTED_PREFIXES)
 # fmt: on
 
 CONSUMER_ALIASES: dict[str, Alias] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kavka.client.config import COMMON, NOT_YET, Alias, ClientConfig, renamed
-from kavka.client.security_config import FOREIGN
+from kavka.client.security_config import UNSUPPORTED_PREFIXES
 from kavka.common.config import (
     BOOLEAN,
     CLASS,
@@ -105,7 +105,7 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       AtLeast(5_000), LOW),
     K("producer.type", STRING, "async", "sync: send waits for the acknowledgement and raises on failure.",
       OneOf(("async", "sync")), LOW),
-), checks=(_rules,), unsupported_prefixes=FOREIGN)
+), checks=(_rules,), unsupported_prefixes=UNSUPPORTED_PREFIXES)
 # fmt: on
 
 

@@ -118,7 +118,7 @@ SECURITY = (
 # fmt: on
 
 # Reasons why other names with these prefixes have no effect.
-FOREIGN = {
+UNSUPPORTED_PREFIXES = {
     "sasl.kerberos.": "Kerberos is not supported",
     "sasl.oauthbearer.jwks.": "it applies to brokers",
     "sasl.oauthbearer.expected.": "it applies to brokers",
@@ -190,7 +190,7 @@ def _token_provider(values: Mapping[str, Any]) -> TokenProvider | None:
         return None
     callback = load(CALLBACK, value, {}, "a function")
     if not callable(callback):
-        raise ConfigError(CALLBACK, f"a {type(callback).__name__} is not allowed, it must be a function")
+        raise ConfigError(CALLBACK, f"a {type(callback).__name__} is not allowed; it must be a function")
 
     return _provider_of(callback)
 
