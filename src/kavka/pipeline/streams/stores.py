@@ -14,7 +14,7 @@ import copy
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
 from kavka.pipeline.streams.options import check_name
@@ -134,6 +134,8 @@ class Stores:
 class Store:
     """`open_map` opens a map of the task's state by its name."""
 
+    SAVED: ClassVar[tuple[str, ...]] = ("observed",)
+    """The attributes of `position`."""
     observed = -1
     """The highest time that was put, in stores that have times."""
 
@@ -149,11 +151,12 @@ class Store:
             self.serialize_value, self.deserialize_value = self._serialize_stamped, self._deserialize_stamped
 
     def position(self) -> tuple[int, ...]:
-        """Numbers that are saved with the entries."""
-        return (self.observed,)
+        """The numbers that are saved with the entries."""
+        return tuple(getattr(self, name) for name in self.SAVED)
 
     def resume(self, position: tuple[int, ...]) -> None:
-        (self.observed,) = position
+        for name, number in zip(self.SAVED, position, strict=True):
+            setattr(self, name, number)
 
     def put_entry(self, key: bytes, value: bytes) -> None:
         """Add an entry in the form of `entries`."""
@@ -315,14 +318,9 @@ class WindowStore(SegmentedStore):
     sequence number, and None removes nothing."""
 
     SUFFIX = _START
+    SAVED = ("observed", "_sequence")
 
     _sequence = 0
-
-    def position(self) -> tuple[int, ...]:
-        return self.observed, self._sequence
-
-    def resume(self, position: tuple[int, ...]) -> None:
-        self.observed, self._sequence = position
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
         data, new = self.serialize_key(key), self.serialize_value(value)
@@ -416,6 +414,7 @@ class SessionStore(SegmentedStore):
 class BufferStore(KeyValueStore):
     """The buffer of `suppress` and of joins. Its keys begin with a time (8 bytes)."""
 
+    SAVED = ("observed", "size", "number")
     size = 0
     """Of all entries, in bytes."""
     number = 0
@@ -423,12 +422,6 @@ class BufferStore(KeyValueStore):
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde, open_map: OpenMap) -> None:
         super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray(), open_map)
-
-    def position(self) -> tuple[int, ...]:
-        return self.observed, self.size, self.number
-
-    def resume(self, position: tuple[int, ...]) -> None:
-        self.observed, self.size, self.number = position
 
     def put(self, key: Any, value: Any) -> None:
         old = self._map.get(key)
