@@ -1,2 +1,1 @@
-"""Kafka Streams' way of saying it, on Spark's way of running it. The public names are in
-`kavka.streams`."""
+"""Kafka Streams on Spark Structured Streaming. The public names are in `kavka.streams`."""
