@@ -432,5 +432,5 @@ class Listed:
             raise TopologyException(f"{expression!r} gives {expression.kind}, and flat_map_values needs a list")
         self.expression = expression
 
-    def __call__(self, key: Any, value: Any) -> Iterable[Any]:
-        return self.expression(key, value) or ()
+    def __call__(self, key: Any, value: Any, timestamp: int | None = None) -> Iterable[Any]:
+        return self.expression(key, value, timestamp) or ()

@@ -75,7 +75,8 @@ def _check(function: Any, kind: str | None = None) -> None:
 
 def _call(function: Function, key: Any, value: Any, timestamp: int) -> Any:
     """Call a function of key and value. An expression may also read the timestamp."""
-    return function(key, value, timestamp) if isinstance(function, Expression) else function(key, value)
+    is_expression = isinstance(function, Expression | Listed)
+    return function(key, value, timestamp) if is_expression else function(key, value)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class FlatMapValues(RecordOperator):
         return FlatMapValues(Listed(mapper) if isinstance(mapper, Expression) else with_key(mapper))
 
     def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        for each in self.mapper(key, value):
+        for each in _call(self.mapper, key, value, timestamp):
             node.forward(key, each, timestamp, headers)
 
 
@@ -186,9 +187,13 @@ class Branch(RecordOperator):
     predicates: tuple[Function, ...] = ()
     names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for predicate in self.predicates:
+            _check(predicate, BOOLEAN)
+
     def process(self, node: Node, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         for predicate, name in zip_longest(self.predicates, self.names):
-            if predicate is None or predicate(key, value):
+            if predicate is None or _call(predicate, key, value, timestamp):
                 child = next(child for child in node.children if child.name == name)
                 child.process(key, value, timestamp, headers)
                 return

@@ -18,6 +18,7 @@ from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.sources import policies_of
 from kavka.streams import (
+    Branched,
     BufferConfig,
     Consumed,
     EmitStrategy,
@@ -357,6 +358,21 @@ def test_an_expression_says_what_it_cannot_do_when_it_is_made() -> None:
     with pytest.raises(TypeError, match=r"col\('value'\) must be text, not int"):
         value.lower()("k", 5)
     assert (value.is_in("a", "b")("k", "b"), value.is_in("a")("k", None), (key == "k")("k", None)) == (True, None, True)
+
+
+def test_expressions_of_branches_and_lists_read_the_timestamp() -> None:
+    builder = StreamsBuilder()
+    value, timestamp = col("value"), col("timestamp")
+    lines = builder.stream("in")
+    lines.flat_map_values((value + " " + timestamp.to_text()).split(" ")).to("words")
+    lines.split().branch(timestamp > 5, Branched.with_consumer(lambda late: late.to("late")))
+    with TopologyTestDriver(builder.build()) as driver:
+        for time in (3, 7):
+            driver.create_input_topic("in").pipe_input("k", "a", time)
+        words, late = (driver.create_output_topic(topic).read_values_to_list() for topic in ("words", "late"))
+    assert (words, late) == (["a", "3", "a", "7"], ["a"])
+    with pytest.raises(TopologyException, match="gives text, and a boolean is needed"):
+        StreamsBuilder().stream("in").split().branch(value)
 
 
 def test_a_topology_is_drawn_as_a_graph() -> None:
