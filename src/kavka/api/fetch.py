@@ -22,6 +22,7 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from kavka.api import authorization
@@ -125,7 +126,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.is_complete(results):
         delayed = DelayedFetch(
-            fetch.partitions_to_watch(),
+            fetch.watch(results),
             fetch.is_ready,
             fetch.read_and_respond,
             request.max_wait_ms,
@@ -150,9 +151,11 @@ class _Fetch:
         "_max_bytes",
         "_meter",
         "_min_bytes",
+        "_missing_bytes",
         "_reader",
         "_uses_topic_ids",
         "_version",
+        "_watched",
     )
 
     def __init__(
@@ -175,6 +178,10 @@ class _Fetch:
             self._max_bytes = min(self._max_bytes, int(meter.max_burst))
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._has_cold_data = False
+        # The partitions of a waiting fetch with their readable bytes, and the bytes that are
+        # missing in total. An append updates the count of its partition only.
+        self._watched: dict[Partition, tuple[FetchPartition, int]] = {}
+        self._missing_bytes = self._min_bytes
 
     # ---- reading
 
@@ -232,30 +239,46 @@ class _Fetch:
         # A read ends at the end of a segment. The next segment may have the missing bytes.
         return total > 0 and self.is_ready()
 
-    def partitions_to_watch(self) -> list[Partition]:
-        """Return the partitions whose appends may complete this fetch. There are none for a
-        follower with a session: appends notify the session instead."""
-        if self._context.follower is not None:
-            return []
-        partitions = self._ctx.broker.replica_manager.partitions
-        watched = (partitions.get((entry.topic, entry.index)) for entry in self._context.partitions)
-        return [partition for partition in watched if partition is not None]
+    def watch(self, results: list[Result]) -> Collection[Partition]:
+        """Count the readable bytes after an incomplete read, and return the partitions whose
+        appends may complete this fetch. There are none for a follower with a session: appends
+        notify the session instead."""
+        if self._context.follower is None:
+            has_records = any(read.size for _, read in results)
+            for entry, read in results:
+                if (partition := read.partition) is not None:
+                    readable = self._readable_bytes(partition, entry) if has_records else 0
+                    self._watched[partition] = entry, readable
+            self._missing_bytes = self._min_bytes - sum(readable for _, readable in self._watched.values())
+        return self._watched
 
-    def is_ready(self) -> bool:
-        """Return whether another read would return enough bytes or an error."""
+    def is_ready(self, changed: Partition | None = None) -> bool:
+        """Return whether another read would return enough bytes or an error. `changed` is the only
+        watched partition that has changed since the last call."""
+        if changed is not None:
+            entry, counted = self._watched[changed]
+            readable = self._readable_bytes(changed, entry)
+            self._watched[changed] = entry, readable
+            self._missing_bytes += counted - readable
+            return self._missing_bytes <= 0
         partitions = self._ctx.broker.replica_manager.partitions
         remaining = self._min_bytes
         session = self._context.follower
         for entry in self._context.partitions if session is None else list(session.dirty):
             partition = partitions.get((entry.topic, entry.index))
-            if partition is None or partition.log is None:
+            if partition is None:
                 return True
-            if not partition.log.start_offset <= entry.fetch_offset <= partition.log.end_offset:
-                return True
-            remaining -= min(self._reader.readable_bytes(partition, entry), entry.max_bytes)
+            remaining -= self._readable_bytes(partition, entry)
             if remaining <= 0:
                 return True
         return False
+
+    def _readable_bytes(self, partition: Partition, entry: FetchPartition) -> int:
+        """Return how many bytes a read could return, or NO_LIMIT if it would return an error."""
+        log = partition.log
+        if log is None or not log.start_offset <= entry.fetch_offset <= log.end_offset:
+            return NO_LIMIT
+        return min(self._reader.readable_bytes(partition, entry), entry.max_bytes)
 
     def read_and_respond(self) -> Any:
         return self.respond(self.read())

@@ -274,7 +274,7 @@ class Partition:
                         session.on_append(entry, role.followers)
                     if self.pending_follower_fetches:
                         for fetch in list(self.pending_follower_fetches):
-                            fetch.check()
+                            fetch.check(self)
             if end > log.high_watermark:
                 self.commit(end)
         self.check_pending()
@@ -326,7 +326,7 @@ class Partition:
                 append.check(self)
         if self.pending_fetches:
             for fetch in list(self.pending_fetches):
-                fetch.check()
+                fetch.check(self)
 
     def on_truncate(self, offset: int) -> None:
         """Fail the pending produces whose records were removed by a truncation to `offset`, and
@@ -340,7 +340,7 @@ class Partition:
         """Check the pending fetches after records were deleted. Followers get the new start offset
         now."""
         for fetch in list(self.pending_fetches):
-            fetch.check()
+            fetch.check(self)
         self._complete_follower_fetches()
 
     def fail_pending(self, code: ErrorCode) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kavka.common.errors import ErrorCode
@@ -188,17 +188,18 @@ class DelayedDeleteRecords(_DelayedResponse):
 class DelayedFetch:
     """Completes with the result of `read()` as soon as enough data exists, or at the deadline.
 
-    `is_ready()` is a cheap test whether another read would complete the request. `read()` builds
-    the response. It returns a future if data has to be read from disk first. A follower's fetch
-    waits for appends, a consumer's fetch for the high watermark.
+    `is_ready(partition)` is a cheap test whether another read would complete the request, after a
+    change of this partition alone; `is_ready(None)` tests all partitions. `read()` builds the
+    response. It returns a future if data has to be read from disk first. A follower's fetch waits
+    for appends, a consumer's fetch for the high watermark.
     """
 
     __slots__ = ("_from_follower", "_is_ready", "_partitions", "_read", "_session", "_timer", "future")
 
     def __init__(
         self,
-        partitions: list[Partition],
-        is_ready: Callable[[], bool],
+        partitions: Collection[Partition],
+        is_ready: Callable[[Partition | None], bool],
         read: Callable[[], Any],
         max_wait_ms: int,
         session: FollowerSession | None = None,
@@ -221,9 +222,11 @@ class DelayedFetch:
         self._timer = loop.call_later(max_wait_ms / 1000, self.complete)
         self.future.add_done_callback(self._on_done)
 
-    def check(self) -> None:
+    def check(self, partition: Partition | None = None) -> None:
+        """Respond if there is enough data. `partition` is the only partition that has changed since
+        the last check."""
         try:
-            is_ready = self._is_ready()
+            is_ready = self._is_ready(partition)
         except Exception:
             is_ready = True  # the read raises the error for the client
         if is_ready:

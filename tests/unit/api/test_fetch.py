@@ -8,8 +8,10 @@ import pytest
 
 from kavka.api import fetch as fetch_module
 from kavka.api import fetch_reads
+from kavka.common.types import TopicPartition
 from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kavka.replication.partition import Partition
 from kavka.security.quotas import ClientQuotas, ConnectionQuota, QuotaEntity
 from kavka.security.rates import Window
 from kavka.storage.page_cache import warm
@@ -86,6 +88,30 @@ def test_a_fetch_waits_for_its_bytes_over_all_its_partitions(tmp_path):
         assert not waiting.done()
         world.append("a", size=100)
         assert sizes(await waiting) == [2 * size, size]
+        assert not world.pending_requests()
+
+    in_records_world(tmp_path, body)
+
+
+def test_an_append_counts_the_bytes_of_its_partition_only(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        names = [f"t{n}" for n in range(20)]
+        for name in names:
+            await world.create(name)
+        size = world.append("t0")
+        waiting = world.fetch(*((name, 0, 0) for name in names), min_bytes=4 * size, max_wait_ms=60_000)
+        counted: list[TopicPartition] = []
+        readable_bytes = Partition.readable_bytes
+        monkeypatch.setattr(
+            Partition,
+            "readable_bytes",
+            lambda self, *args: counted.append(self.topic_partition) or readable_bytes(self, *args),
+        )
+        for name in ("t3", "t7", "t3"):
+            assert not waiting.done()
+            world.append(name)
+        assert counted == [("t3", 0), ("t7", 0), ("t3", 0)]
+        assert [n for n in sizes(await waiting) if n] == [size, 2 * size, size]
         assert not world.pending_requests()
 
     in_records_world(tmp_path, body)

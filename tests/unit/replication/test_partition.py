@@ -204,7 +204,7 @@ def test_a_pending_fetch_completes_with_enough_bytes_and_is_removed(tmp_path):
         partition = make_partition(tmp_path)
         size = len(batch())
         delayed = DelayedFetch(
-            [partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "response", 60_000
+            [partition], lambda _: partition.readable_bytes(0, 0) >= 2 * size, lambda: "response", 60_000
         )
         for n in range(2):
             assert not delayed.future.done(), n
@@ -220,7 +220,7 @@ def test_a_pending_fetch_completes_with_enough_bytes_and_is_removed(tmp_path):
 def test_a_pending_fetch_of_a_closed_connection_is_removed(tmp_path):
     async def scenario() -> None:
         partition = make_partition(tmp_path)
-        delayed = DelayedFetch([partition], lambda: True, lambda: "response", 60_000)
+        delayed = DelayedFetch([partition], lambda _: True, lambda: "response", 60_000)
         delayed.future.cancel()
         await asyncio.sleep(0)
         assert not partition.pending_fetches
