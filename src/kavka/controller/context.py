@@ -10,6 +10,7 @@ from uuid import UUID
 from kavka.common.types import TopicPartition
 from kavka.controller.partition_states import PartitionState
 from kavka.controller.replica_states import ReplicaState
+from kavka.controller.topic_names import metric_name
 from kavka.metadata.paths import BrokerRegistration, PartitionStateNode, ReplicaAssignment
 
 
@@ -53,6 +54,8 @@ class ControllerContext:
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[UUID, str] = {}
+        # The topics by their names in metrics, in which '.' and '_' are equal.
+        self.topics_by_metric_name: dict[str, str] = {}
         self.leaderships: dict[TopicPartition, Leadership] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
@@ -121,6 +124,7 @@ class ControllerContext:
     def add_topic(self, name: str, topic_id: UUID, partitions: Mapping[int, ReplicaAssignment]) -> None:
         self.topics[name] = Topic(topic_id, dict(partitions))
         self.topic_names[topic_id] = name
+        self.topics_by_metric_name[metric_name(name)] = name
         self.reassigning.update(TopicPartition(name, p) for p, a in partitions.items() if a.is_being_reassigned)
 
     def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
@@ -137,6 +141,8 @@ class ControllerContext:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self.topic_names.pop(topic.topic_id, None)
+            if self.topics_by_metric_name.get(metric_name(name)) == name:
+                del self.topics_by_metric_name[metric_name(name)]
         for topics in (self.topics_to_delete, self.topics_being_deleted, self.topics_not_deletable_now):
             topics.discard(name)
 

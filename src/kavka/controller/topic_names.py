@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from kavka.common.errors import ErrorCode, KafkaError
 
@@ -25,15 +25,17 @@ def check(name: str) -> None:
         raise _invalid(f"The topic name '{name}' has characters other than ASCII letters, digits, '.', '_' and '-'.")
 
 
-def check_collision(name: str, others: Iterable[str]) -> None:
+def metric_name(name: str) -> str:
+    """Return the name of a topic in metrics."""
+    return name.replace(".", "_")
+
+
+def check_collision(name: str, topics_by_metric_name: Mapping[str, str]) -> None:
     """Raise INVALID_TOPIC_EXCEPTION if an existing name differs only in '.' and '_', because
     metrics replace '.' with '_'."""
-    if "." not in name and "_" not in name:
-        return
-    unified = name.replace(".", "_")
-    for other in others:
-        if other != name and other.replace(".", "_") == unified:
-            raise _invalid(f"'{name}' collides with the existing topic '{other}': '.' and '_' are treated as equal.")
+    other = topics_by_metric_name.get(metric_name(name), name)
+    if other != name:
+        raise _invalid(f"'{name}' collides with the existing topic '{other}': '.' and '_' are treated as equal.")
 
 
 def _invalid(message: str) -> KafkaError:

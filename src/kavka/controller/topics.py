@@ -138,7 +138,7 @@ class Topics:
             state = "is being deleted" if name in context.topics_to_delete else "already exists"
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' {state}.")
         topic_names.check(name)
-        topic_names.check_collision(name, context.topics)
+        topic_names.check_collision(name, context.topics_by_metric_name)
         configs = {config: value for config, value in topic.configs.items() if value is not None}
         if len(configs) < len(topic.configs):
             without_value = ", ".join(config for config, value in topic.configs.items() if value is None)
@@ -254,10 +254,11 @@ class Topics:
     ) -> list[TopicOutcome]:
         self._check_active()
         names = Counter(topic.name for topic in topics)
-        outcomes = [
-            await self._attempt(topic.name, names, self._add_partitions, topic, validate_only, record)
-            for topic in topics
-        ]
+        outcomes: list[TopicOutcome] = []
+        for topic in topics:
+            outcomes.append(await self._attempt(topic.name, names, self._add_partitions, topic, validate_only, record))
+            if not len(outcomes) % TOPICS_PER_TURN:
+                await asyncio.sleep(0)
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
@@ -347,7 +348,15 @@ class Topics:
         if not pending:
             return
         if timeout_ms > 0:
-            await self._controller.wait_until(lambda: all(map(is_complete, pending)), timeout_ms / 1000)
+            incomplete = pending[::-1]
+
+            def are_complete() -> bool:
+                # Every change of the metadata calls this: check no topic again after it is complete.
+                while incomplete and is_complete(incomplete[-1]):
+                    incomplete.pop()
+                return not incomplete
+
+            await self._controller.wait_until(are_complete, timeout_ms / 1000)
         for outcome in pending:
             if timeout_ms <= 0 or not is_complete(outcome):
                 outcome.error = KafkaError(
