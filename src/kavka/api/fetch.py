@@ -176,7 +176,7 @@ class _Fetch:
         if meter is not None:
             # A larger response would always exceed the quota.
             self._max_bytes = min(self._max_bytes, int(meter.max_burst))
-        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._min_bytes: int = min(request.min_bytes, self._max_bytes)
         self._has_cold_data = False
         # The partitions of a waiting fetch with their readable bytes, and the bytes that are
         # missing in total. An append updates the count of its partition only.
@@ -278,7 +278,8 @@ class _Fetch:
         log = partition.log
         if log is None or not log.start_offset <= entry.fetch_offset <= log.end_offset:
             return NO_LIMIT
-        return min(self._reader.readable_bytes(partition, entry), entry.max_bytes)
+        readable = self._reader.readable_bytes(partition, entry)
+        return readable if readable < entry.max_bytes else entry.max_bytes
 
     def read_and_respond(self) -> Any:
         return self.respond(self.read())

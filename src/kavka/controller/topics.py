@@ -351,7 +351,7 @@ class Topics:
             incomplete = pending[::-1]
 
             def are_complete() -> bool:
-                # Every change of the metadata calls this: check no topic again after it is complete.
+                # Called for every change of the metadata: a complete topic is not checked again.
                 while incomplete and is_complete(incomplete[-1]):
                     incomplete.pop()
                 return not incomplete

@@ -21,7 +21,7 @@ class FetcherState(Enum):
 
 class CopyState(Enum):
     FETCHING = auto()  # in the fetch session, or in the next request
-    DELAYED = auto()  # not fetched until a timer fires: after an error, or during an offset lookup
+    DELAYED = auto()  # not fetched until a timer fires or a worker is done: error, lookup, truncation
     FAILED = auto()  # not fetched until the controller's next order
     REMOVED = auto()
 
@@ -43,9 +43,9 @@ FETCHER_TRANSITIONS: Mapping[tuple[FetcherState, FetcherState], str] = {
 }
 
 COPY_TRANSITIONS: Mapping[tuple[CopyState, CopyState], str] = {
-    (CopyState.FETCHING, CopyState.DELAYED): "a transient error, a throttle, or an offset lookup",
+    (CopyState.FETCHING, CopyState.DELAYED): "a transient error, a throttle, an offset lookup, or a truncation",
     (CopyState.DELAYED, CopyState.DELAYED): "another error",
-    (CopyState.DELAYED, CopyState.FETCHING): "the timer fired, or the lookup is complete",
+    (CopyState.DELAYED, CopyState.FETCHING): "the timer fired, or the lookup or the truncation is complete",
     (CopyState.FETCHING, CopyState.FAILED): "fenced, or the log directory is offline",
     (CopyState.DELAYED, CopyState.FAILED): "the log directory is offline",
     (CopyState.FETCHING, CopyState.REMOVED): "no longer followed",

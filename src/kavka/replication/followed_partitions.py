@@ -6,20 +6,25 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.protocol.messages.fetch import FetchResponse, PartitionData
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kavka.replication.divergence import truncation_offset
 from kavka.replication.fetcher_session import FetcherSession
 from kavka.replication.fetcher_states import CopyState
 from kavka.replication.follower import FollowerRole
 from kavka.replication.partition import Partition
 from kavka.replication.shared import Shared
+from kavka.storage.file_slice import FileClosed
 
 if TYPE_CHECKING:
     from kavka.replication.peers import Peers
+    from kavka.storage.log import Log
     from kavka.storage.log_manager import LogManager
+    from kavka.storage.producer_replay import PastProducers
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +90,12 @@ class FollowedPartitions:
         role = self.by_partition[partition.topic_partition] = FollowerRole(partition, self._log_manager)
         assert partition.log is not None
         try:
-            role.prepare(partition.log)
+            offset = role.prepare(partition.log)
+            if offset is None or self._truncate(role, partition.log, offset):
+                self.session.changed[role] = None
         except (KafkaError, OSError) as error:
             self._on_partition_failure(role, error)
             return False
-        self.session.changed[role] = None
         return True
 
     def remove(self, tp: tuple[str, int]) -> None:
@@ -184,7 +190,11 @@ class FollowedPartitions:
         role.is_urgent = False
         diverging = partition_data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
-            role.truncate(log, diverging.epoch, diverging.end_offset)
+            # Another truncation may be needed after the next fetch.
+            offset = truncation_offset(
+                log.end_offset_for_epoch, log.end_offset, log.high_watermark, diverging.epoch, diverging.end_offset
+            )
+            self._truncate(role, log, offset)
             # The offsets in this response are ignored, because another truncation may follow. The
             # leader sends them only once, so the session is restarted.
             self._must_restart_session = True
@@ -208,6 +218,35 @@ class FollowedPartitions:
         role.lag = max(0, partition_data.high_watermark - log.end_offset)
         if log.start_offset != role.sent_start_offset and role.state is CopyState.FETCHING:
             self.session.changed[role] = None
+
+    def _truncate(self, role: FollowerRole, log: Log, offset: int) -> bool:
+        """Truncate the log, or return False if a worker thread must first compute the producer
+        states at `offset`. The partition is delayed meanwhile; its log does not change."""
+        past = log.past_producers(offset)
+        if past is None:
+            role.truncate_to(log, offset)
+            return True
+        self._leave_out(role, CopyState.DELAYED)
+        role.partition.run_in_worker(past.run, partial(self._on_producers_read, role, log, offset, past))
+        return False
+
+    def _on_producers_read(
+        self, role: FollowerRole, log: Log, offset: int, past: PastProducers, error: BaseException | None
+    ) -> None:
+        if not role.is_active or role.partition.log is not log:
+            return
+        try:
+            if isinstance(error, FileClosed):  # a segment was deleted or compacted
+                if not self._truncate(role, log, offset):
+                    return
+            elif error is not None:
+                raise error
+            else:
+                role.truncate_to(log, offset, past)
+        except Exception as failure:
+            self._on_process_error(role, failure)
+            return
+        self._resume(role)
 
     def _flush(self, partition: Partition, end: int) -> None:
         """A fetch acknowledges all records before its offset. If the topic requires a flush, the
@@ -265,7 +304,9 @@ class FollowedPartitions:
             log = role.partition.log
             if not role.is_active or log is None:
                 return
-            role.move_into_range(log, start, end)
+            offset = role.move_into_range(log, start, end)
+            if offset is not None and not self._truncate(role, log, offset):
+                return
         except (KafkaError, OSError) as error:
             logger.info("Cannot look up the offsets of %s at broker %d: %s", tp, self._leader_id, error)
             return  # the delay's timer retries

@@ -6,7 +6,6 @@ import logging
 from asyncio import TimerHandle
 from typing import TYPE_CHECKING
 
-from kavka.replication.divergence import truncation_offset
 from kavka.replication.fetcher_states import COPY_TRANSITIONS, CopyState
 from kavka.storage.log_append import UnexpectedOffset
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from kavka.replication.partition import Partition
     from kavka.storage.log import Log
     from kavka.storage.log_manager import LogManager
+    from kavka.storage.producer_replay import PastProducers
 
 logger = logging.getLogger(__name__)
 
@@ -55,23 +55,15 @@ class FollowerRole:
             self.timer.cancel()
             self.timer = None
 
-    def prepare(self, log: Log) -> None:
-        """Prepare the log for the first fetch from a leader. Records without leader epochs cannot
-        be compared with the leader's records, so a log that has only such records is truncated to
-        its high watermark."""
+    def prepare(self, log: Log) -> int | None:
+        """Prepare the log for the first fetch from a leader. Returns the offset to truncate the log
+        to, or None. Records without leader epochs cannot be compared with the leader's records, so
+        a log that has only such records is truncated to its high watermark."""
         log.roll_back()
-        if log.epochs.latest < 0 and log.end_offset > log.high_watermark:
-            self._truncate_to(log, log.high_watermark)
+        return log.high_watermark if log.epochs.latest < 0 and log.end_offset > log.high_watermark else None
 
-    def truncate(self, log: Log, leader_epoch: int, leader_end: int) -> None:
-        """Truncate this log, which diverges from the leader's log: there, `leader_epoch` ends at
-        `leader_end`. Another truncation may be needed after the next fetch."""
-        offset = truncation_offset(
-            log.end_offset_for_epoch, log.end_offset, log.high_watermark, leader_epoch, leader_end
-        )
-        self._truncate_to(log, offset)
-
-    def _truncate_to(self, log: Log, offset: int) -> None:
+    def truncate_to(self, log: Log, offset: int, past: PastProducers | None = None) -> None:
+        """Truncate the log to `offset`. `past` is that of `Log.truncate_to`."""
         tp = self.partition.topic_partition
         if offset < log.high_watermark:
             logger.warning(
@@ -83,25 +75,26 @@ class FollowerRole:
         elif offset < log.end_offset:
             logger.info("Truncating %s from offset %d to %d", tp, log.end_offset, offset)
         try:
-            self._log_manager.truncate_to(tp, offset)
+            self._log_manager.truncate_to(tp, offset, past)
         finally:
             # A full disk may raise an error after the truncation. The pending produces of the
             # removed records must fail: later records may get the same offsets.
             self.partition.on_truncate(offset)
 
-    def move_into_range(self, log: Log, leader_start: int, leader_end: int) -> None:
+    def move_into_range(self, log: Log, leader_start: int, leader_end: int) -> int | None:
         """Move the end of this log into the range of the leader's log. After an unclean election
-        the leader's log may be shorter: then this log is truncated. If this log ends before the
-        leader's log starts, all records of this log are deleted."""
+        the leader's log may be shorter: then returns the offset to truncate this log to. If this
+        log ends before the leader's log starts, all records of this log are deleted."""
         if leader_end < log.end_offset:
-            self._truncate_to(log, leader_end)
-        elif leader_start > log.end_offset:
+            return leader_end
+        if leader_start > log.end_offset:
             logger.warning(
                 "Deleting all records of %s and continuing at offset %d: the leader's log has no earlier records",
                 self.partition.topic_partition,
                 leader_start,
             )
             self._restart_at(leader_start)
+        return None
 
     def _restart_at(self, offset: int) -> None:
         try:

@@ -20,10 +20,13 @@ from kavka.storage.log_flush import LogFlusher
 from kavka.storage.log_offsets import LogOffsets
 from kavka.storage.log_read import LogReader
 from kavka.storage.partition_metadata import read_topic_id, write_topic_id
-from kavka.storage.producer_replay import reload_producers
+from kavka.storage.producer_replay import PastProducers, reload_producers
 from kavka.storage.producer_state import ProducerEntry
 from kavka.storage.recovery import LoadedLog, LogLoader
 from kavka.storage.segment import LogSegment
+
+# The headers of this many bytes of batches are read in a few milliseconds.
+MAX_REPLAYED_ON_LOOP_BYTES = 64 * 1024
 
 
 class Log(LogOffsets):
@@ -288,10 +291,24 @@ class Log(LogOffsets):
 
     # --- truncation
 
-    def truncate_to(self, offset: int) -> bool:
+    def past_producers(self, offset: int) -> PastProducers | None:
+        """Return an object that computes the producer states at `offset` in a worker thread, for
+        `truncate_to`. Return None if the states are already in memory, or are read in a few
+        milliseconds."""
+        self.write_staged()
+        start_offset = min(self.start_offset, offset)
+        if offset >= self.end_offset or offset < self.segments[0].base_offset:
+            return None
+        past = PastProducers.at(offset, self.producer_states, self.segments, start_offset, self.clock.now_ms())
+        return past if self.bytes_between(past.first_offset, offset) > MAX_REPLAYED_ON_LOOP_BYTES else None
+
+    def truncate_to(self, offset: int, past: PastProducers | None = None) -> bool:
         """Truncate the log so that it ends at `offset`. The batch that contains `offset` is removed
         completely. Returns False if the log ends at or before `offset`. If the disk is full, raises
-        OSError, but the log is truncated in memory and on disk."""
+        OSError, but the log is truncated in memory and on disk.
+
+        Without `past`, which has the producer states at `offset`, this reads the headers of all
+        batches since the last snapshot."""
         self.write_staged()
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
@@ -305,16 +322,20 @@ class Log(LogOffsets):
             return True
         snapshots = self.producer_states.snapshots
         for segment in [s for s in reversed(segments) if s.base_offset > offset]:
-            segments.remove(segment)
+            segments.delete_later(segment)
+            segment.file.close()  # a pending fetch must not send the removed records
             snapshots.remove(segment.base_offset)
-            segment.delete()
         segments.active.truncate_to(offset, self.clock.now_ms())
         segments.has_unsynced_dir_entries = True
         self._end_at(offset)
         self.epochs.truncate_from_end(offset)
         self.start_offset = min(self.start_offset, offset)
         try:
-            reload_producers(self.producer_states, segments, self.start_offset, offset, self.clock.now_ms())
+            if past is None:
+                reload_producers(self.producer_states, segments, self.start_offset, offset, self.clock.now_ms())
+            else:
+                snapshots.remove_outside(self.start_offset, offset)
+                self.producer_states.replace_with(past.states)
         finally:
             self.set_high_watermark(min(self.high_watermark, offset))
         return True

@@ -39,6 +39,7 @@ from kavka.storage.log_moves import LogMoves, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, LeaderEpochJob, SweepJob
 from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME_BYTES, STRAY, marked_name
 from kavka.storage.placement import LogPlacement, create_folders
+from kavka.storage.producer_replay import PastProducers
 from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
@@ -389,13 +390,13 @@ class LogManager:
 
     # --- truncation
 
-    def truncate_to(self, partition: TopicPartition, offset: int) -> None:
+    def truncate_to(self, partition: TopicPartition, offset: int, past: PastProducers | None = None) -> None:
         """Truncate the log of a partition and its future log to `offset`, and lower the offsets of
-        the cleaner and the checkpoints."""
+        the cleaner and the checkpoints. `past` is that of `Log.truncate_to`."""
         log = self._logs[partition]
         self.cleaner.abort(partition)
         try:
-            log.truncate_to(offset)
+            log.truncate_to(offset, past)
         finally:
             # If the disk is full, an error is raised although the log is truncated.
             self.cleaner.on_truncated(partition, offset)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from kavka.records.batch import BatchHeader, batch_at
 from kavka.records.control import EndMarker, parse_end_marker
@@ -17,31 +19,68 @@ def reload_producers(
 ) -> None:
     """Set `states` to the producer states at `end_offset`, and write a snapshot of them. Removes
     the snapshots before `start_offset` and after `end_offset`. Raises OSError."""
-    snapshots = states.snapshots
-    snapshots.remove_outside(start_offset, end_offset)
+    states.snapshots.remove_outside(start_offset, end_offset)
     states.clear()
+    _load_producers(states, segments, start_offset, end_offset, now_ms)
+    if end_offset > start_offset:
+        states.take_snapshot(end_offset)
+
+
+def _load_producers(
+    states: ProducerStates, segments: Sequence[LogSegment], start_offset: int, end_offset: int, now_ms: int
+) -> None:
     begin = start_offset
-    latest = snapshots.read_latest()
+    latest = states.snapshots.read_latest()
     if latest is not None:
         begin, entries = latest
         states.load(entries, now_ms)
     if begin < end_offset:
-        replay(states, segments.from_offset(begin), begin, end_offset)
-    if end_offset > start_offset:
-        states.take_snapshot(end_offset)
+        replay(states, segments, begin, end_offset)
+
+
+@dataclass(slots=True, eq=False)
+class PastProducers:
+    """Computes the producer states at an earlier offset, for a truncation of the log to that
+    offset. A worker thread calls `run`, while nothing is appended to the log. The log and its
+    snapshots stay unchanged."""
+
+    states: ProducerStates
+    _segments: list[LogSegment]
+    _start_offset: int
+    _end_offset: int
+    _now_ms: int
+
+    @classmethod
+    def at(
+        cls, end_offset: int, states: ProducerStates, segments: LogSegments, start_offset: int, now_ms: int
+    ) -> PastProducers:
+        past_states = ProducerStates(states.expiration_ms, states.snapshots.between(start_offset, end_offset))
+        return cls(past_states, segments.from_offset(start_offset), start_offset, end_offset, now_ms)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that `run` reads."""
+        snapshot = self.states.snapshots.latest
+        return self._start_offset if snapshot is None else snapshot
+
+    def run(self) -> None:
+        """Raises OSError, and FileClosed if a segment was removed meanwhile."""
+        _load_producers(self.states, self._segments, self._start_offset, self._end_offset, self._now_ms)
 
 
 def replay(states: ProducerStates, segments: Sequence[LogSegment], begin: int, end: int) -> None:
     """Apply the batches in [begin, end) to `states`. Reads only the headers, and the bodies of
     control batches."""
-    for segment in segments:
+    for segment, next_segment in zip_longest(segments, segments[1:]):
         if segment.base_offset >= end:
             return
+        if next_segment is not None and next_segment.base_offset <= begin:
+            continue
         first = segment.find(begin) if segment.size else None
         if first is None:
             continue
         for position, header in segment.batches(first[0]):
-            if header.base_offset >= end:
+            if header.last_offset >= end:
                 return
             if header.producer_id >= 0:
                 marker = read_marker(segment, position, header) if header.is_control else None

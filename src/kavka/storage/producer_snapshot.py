@@ -128,6 +128,10 @@ class SnapshotFiles:
             self.offsets.remove(offset)
             remove_if_exists(self.path(offset))
 
+    def between(self, start_offset: int, end_offset: int) -> SnapshotFiles:
+        """Return the snapshots in [start_offset, end_offset]."""
+        return SnapshotFiles(self.dir, [offset for offset in self.offsets if start_offset <= offset <= end_offset])
+
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
         """Remove the snapshots outside of [start_offset, end_offset]."""
         for offset in [o for o in self.offsets if not start_offset <= o <= end_offset]:

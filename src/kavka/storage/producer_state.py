@@ -90,9 +90,10 @@ class ProducerStates:
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
-        # For `roll_back`: replaced entries, and copies of `ongoing` and `unreplicated`.
+        # For `roll_back`: replaced entries, and the first offsets of transactions that have begun,
+        # or have ended, with the producer.
         self._replaced: list[tuple[int, ProducerEntry | None]] = []
-        self._saved_transactions: tuple[dict[int, int], dict[int, int]] | None = None
+        self._changed_transactions: list[tuple[int, int | None]] = []
 
     # --- checks, which change nothing
 
@@ -210,9 +211,10 @@ class ProducerStates:
                 batches = (meta,)
         if transactional and txn_first_offset < 0:
             txn_first_offset = last_offset - offset_delta
-            self._save_transactions()
+            self._changed_transactions.append((txn_first_offset, None))
             self.ongoing[txn_first_offset] = producer_id
-            self.update_first_unstable()
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = txn_first_offset
         self._replaced.append((producer_id, entry))
         self.entries[producer_id] = ProducerEntry(
             producer_id, epoch, batches, timestamp, coordinator_epoch, txn_first_offset
@@ -231,26 +233,21 @@ class ProducerStates:
                 batches = entry.batches
             first = entry.txn_first_offset
             if first >= 0:
-                self._save_transactions()
+                # The first unstable offset stays the same until the marker is replicated.
+                self._changed_transactions.append((first, producer_id))
                 self.ongoing.pop(first, None)
                 self.unreplicated[first] = offset
                 if not marker.commit:
                     stable = next((o for o, owner in self.ongoing.items() if owner != producer_id), offset + 1)
                     aborted = AbortedTxn(producer_id, first, offset, stable)
-                self.update_first_unstable()
         self._replaced.append((producer_id, entry))
         self.entries[producer_id] = ProducerEntry(producer_id, epoch, batches, timestamp, marker.coordinator_epoch)
         return aborted
 
-    def _save_transactions(self) -> None:
-        """Copy the transactions for `roll_back`, before their first change."""
-        if self._saved_transactions is None:
-            self._saved_transactions = (dict(self.ongoing), dict(self.unreplicated))
-
     def commit(self) -> None:
         """Make the changes so far permanent: their batches are in the file."""
         self._replaced.clear()
-        self._saved_transactions = None
+        self._changed_transactions.clear()
 
     def roll_back(self) -> None:
         """Revert the changes of `append_batch` and `append_marker` since the last `commit`."""
@@ -259,8 +256,14 @@ class ProducerStates:
                 self.entries.pop(producer_id, None)
             else:
                 self.entries[producer_id] = entry
-        if self._saved_transactions is not None:
-            self.ongoing, self.unreplicated = self._saved_transactions
+        if self._changed_transactions:
+            for first, ended_producer_id in reversed(self._changed_transactions):
+                if ended_producer_id is None:
+                    self.ongoing.pop(first, None)
+                else:
+                    self.unreplicated.pop(first, None)
+                    self.ongoing[first] = ended_producer_id
+            self.ongoing = dict(sorted(self.ongoing.items()))
             self.update_first_unstable()
         self.commit()
 
@@ -302,6 +305,12 @@ class ProducerStates:
                 if entry.txn_first_offset >= 0:
                     self.ongoing[entry.txn_first_offset] = entry.producer_id
         self.ongoing = dict(sorted(self.ongoing.items()))
+        self.update_first_unstable()
+
+    def replace_with(self, other: ProducerStates) -> None:
+        """Take over the producers and transactions of `other`, which is not used any more."""
+        self.commit()
+        self.entries, self.ongoing, self.unreplicated = other.entries, other.ongoing, other.unreplicated
         self.update_first_unstable()
 
     def is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:

@@ -49,7 +49,11 @@ def test_a_record_is_committed_when_every_isr_member_has_it(tmp_path):
     in_world(tmp_path, body)
 
 
-def test_a_new_leader_has_all_acknowledged_records_and_the_previous_leader_truncates(tmp_path):
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_new_leader_has_all_acknowledged_records_and_the_previous_leader_truncates(tmp_path, monkeypatch, in_worker):
+    if in_worker:
+        monkeypatch.setattr("kavka.storage.log.MAX_REPLAYED_ON_LOOP_BYTES", -1)
+
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         for _ in range(5):
@@ -187,7 +191,7 @@ def test_truncation_on_a_full_disk_fails_the_produce_whose_records_it_removed(tm
         manager = world.nodes[0].log_manager
         truncate = manager.truncate_to
 
-        def truncate_on_full_disk(tp: TopicPartition, offset: int) -> None:
+        def truncate_on_full_disk(tp: TopicPartition, offset: int, *args: object) -> None:
             monkeypatch.setattr(manager, "truncate_to", truncate)
             truncate(tp, offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -377,7 +381,11 @@ def test_a_follower_behind_the_leaders_start_offset_restarts_its_log(tmp_path):
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_after_an_unclean_election_a_longer_follower_truncates(tmp_path):
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_after_an_unclean_election_a_longer_follower_truncates(tmp_path, monkeypatch, in_worker):
+    if in_worker:
+        monkeypatch.setattr("kavka.storage.log.MAX_REPLAYED_ON_LOOP_BYTES", -1)
+
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.produce_and_wait(5)

@@ -14,7 +14,9 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import is_dir_failure
+from kavka.storage.producer_replay import reload_producers
 from kavka.storage.producer_snapshot import SnapshotFiles
+from kavka.storage.producer_state import ProducerStates
 from kavka.storage.segment import LogSegment
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build, contents
 from tests.unit.storage.conftest import Opener
@@ -182,6 +184,41 @@ def test_truncation_removes_offsets_epochs_producers_and_index_entries(open_log:
     append(log, epoch=1, producer_id=1, producer_epoch=0, base_sequence=5)
     assert log.end_offset == 6
     assert [offset for offset, _, _ in contents(log)] == list(range(6))
+
+
+@pytest.mark.parametrize("offset", range(25))
+def test_producers_computed_before_a_truncation_equal_those_computed_after_it(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """Also if the batch at `offset` begins before it: it is removed completely."""
+    monkeypatch.setattr("kavka.storage.log.MAX_REPLAYED_ON_LOOP_BYTES", -1)
+    log = open_log(segment_bytes=4 * SIZE)
+    sequences = [0, 0, 0]
+    for n in range(12):
+        producer = n % 3
+        log.producer_states.admitted_producer_id = producer
+        options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences[producer]}
+        batch = build([(b"k", b"v")] * 2, log.clock.now_ms(), transactional=producer > 0, **options)
+        log.stage_as_leader(memoryview(batch), 0)
+        sequences[producer] += 2
+        if n in (5, 7):
+            append_marker(log, producer, commit=n == 5)
+    log.write_staged()
+    log.set_high_watermark(7)
+    past = log.past_producers(offset)
+    assert past is not None
+    past.run()
+    snapshots = [name for name in names(log) if name.endswith(".snapshot")]
+    assert log.truncate_to(offset, past)
+    states = log.producer_states
+    computed = (states.entries, states.ongoing, states.unreplicated, states.first_unstable_offset)
+    assert [name for name in names(log) if name.endswith(".snapshot")] == [
+        name for name in snapshots if int(name.partition(".")[0]) <= offset
+    ]
+    expected = ProducerStates(states.expiration_ms, states.snapshots.between(0, offset))
+    reload_producers(expected, log.segments, 0, offset, log.clock.now_ms())
+    expected.on_high_watermark(log.high_watermark)
+    assert computed == (expected.entries, expected.ongoing, expected.unreplicated, expected.first_unstable_offset)
 
 
 def no_room(*_: object, **__: object) -> None:
