@@ -181,7 +181,7 @@ class _Fetch:
         # The partitions of a waiting fetch with their readable bytes, and the bytes that are
         # missing in total. An append updates the count of its partition only.
         self._watched: dict[Partition, tuple[FetchPartition, int]] = {}
-        self._missing_bytes = self._min_bytes
+        self._missing_bytes: int = self._min_bytes
 
     # ---- reading
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -34,9 +34,13 @@ class Shard(Protocol):
 
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None: ...
 
-    def on_loaded(self) -> list[Outcome]: ...
+    def on_loaded(self) -> Iterator[Outcome]:
+        """Yield the outcomes of the loaded state. The host continues it over several turns of the
+        event loop, and submits the outcomes at the end."""
 
-    def on_unloaded(self, code: ErrorCode) -> None: ...
+    def on_unloaded(self, code: ErrorCode) -> Iterator[None]:
+        """Fail the pending requests with `code`, and free the state, over several turns of the
+        event loop."""
 
 
 @dataclass(eq=False, repr=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import in_turns
 from kavka.coordinator.commit_queue import CommitQueue, Waiter, complete, fail
 from kavka.coordinator.loader import Shard, ShardLoader
 from kavka.coordinator.operations import OnAppend, Outcome
@@ -273,8 +274,15 @@ class ShardHost(Generic[S]):
             self.state = HostState.FAILED
             self._retry = self._loop.call_later(delay_s, self._runtime.retry_load, self)
             return
+        in_turns(self._loop, self._activate([]))
+
+    def _activate(self, outcomes: list[Outcome]) -> Iterator[None]:
+        for outcome in self.shard.on_loaded():
+            outcomes.append(outcome)
+            yield
+            if self.state is HostState.CLOSED:
+                return
         self.state = HostState.ACTIVE
-        outcomes = self.shard.on_loaded()
         callbacks: list[Waiter] = [(None, None, outcome.on_append) for outcome in outcomes if not outcome.records]
         self._uncommitted.loaded_end = self._loader.position
         self._uncommitted.add(self._loader.position, callbacks)
@@ -299,4 +307,4 @@ class ShardHost(Generic[S]):
         fail(waiters, KafkaError(ErrorCode.NOT_COORDINATOR))
         self._uncommitted.fail(self.partition, ErrorCode.NOT_COORDINATOR)
         if was_active:
-            self.shard.on_unloaded(ErrorCode.NOT_COORDINATOR)
+            in_turns(self._loop, self.shard.on_unloaded(ErrorCode.NOT_COORDINATOR))

@@ -539,7 +539,7 @@ def test_pending_requests_get_not_coordinator_when_the_coordinator_moves(harness
     first, _ = harness.stable(2)
     joining = harness.join(first)
     shard = harness.shard
-    shard.on_unloaded(ErrorCode.NOT_COORDINATOR)
+    list(shard.on_unloaded(ErrorCode.NOT_COORDINATOR))
     assert joining.code is ErrorCode.NOT_COORDINATOR
     assert harness.timers.timers == {}
     assert shard.groups == {}

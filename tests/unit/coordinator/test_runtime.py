@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -52,12 +52,13 @@ class WordShard:
                 self.journal.put(self.words, key, value)
         self.journal.drop(self.pending, producer_id)
 
-    def on_loaded(self) -> list[Outcome]:
+    def on_loaded(self) -> Iterator[Outcome]:
         self.loaded += 1
-        return [Outcome(on_append=self.after_loading.append)]
+        yield Outcome(on_append=self.after_loading.append)
 
-    def on_unloaded(self, code: ErrorCode) -> None:
+    def on_unloaded(self, code: ErrorCode) -> Iterator[None]:
         self.unloaded = code
+        yield
 
     def say(self, key: str, value: str | None) -> Outcome:
         return Outcome(((key, value),), f"{key} said")

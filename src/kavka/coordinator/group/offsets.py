@@ -71,6 +71,10 @@ class OffsetStore:
     def pending_of(self, group: str) -> Iterator[TopicPartitionKey]:
         return ((topic, partition) for name, topic, partition in self._unstable if name == group)
 
+    def discard(self, group: str) -> None:
+        """Free the committed offsets of a group, after the shard was unloaded."""
+        self._groups.pop(group, None)
+
     def count(self) -> int:
         return sum(map(len, self._groups.values()))
 

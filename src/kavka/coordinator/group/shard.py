@@ -10,7 +10,7 @@ loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,19 +75,21 @@ class GroupShard:
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
         self.offsets.replay_end_of_transaction(producer_id, commit)
 
-    def on_loaded(self) -> list[Outcome]:
-        outcomes = []
+    def on_loaded(self) -> Iterator[Outcome]:
         for group in list(self.groups.values()):
             if group.is_simple and not self.partitions_with_offsets(group.group_id):
                 del self.groups[group.group_id]
             else:
-                outcomes.append(self._protocols[group.type].on_loaded(group))
-        return outcomes
+                yield self._protocols[group.type].on_loaded(group)
 
-    def on_unloaded(self, code: ErrorCode) -> None:
-        for group in self.groups.values():
+    def on_unloaded(self, code: ErrorCode) -> Iterator[None]:
+        groups, self.groups = self.groups, {}
+        offsets, self.offsets = self.offsets, OffsetStore(self.journal)
+        while groups:
+            group_id, group = groups.popitem()
             self._protocols[group.type].on_unloaded(group, code)
-        self.groups = {}
+            offsets.discard(group_id)
+            yield
 
     # ---- members that use the classic protocol
 

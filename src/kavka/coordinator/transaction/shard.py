@@ -80,15 +80,16 @@ class TransactionShard:
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
         """Do nothing: `__transaction_state` has no transactional records."""
 
-    def on_loaded(self) -> list[Outcome]:
-        return [
-            Outcome(on_append=partial(self._on_prepare_appended, transactional_id, transaction))
-            for transactional_id, transaction in self.transactions.items()
-            if transaction.state in ENDING
-        ]
+    def on_loaded(self) -> Iterator[Outcome]:
+        for transactional_id, transaction in self.transactions.items():
+            if transaction.state in ENDING:
+                yield Outcome(on_append=partial(self._on_prepare_appended, transactional_id, transaction))
 
-    def on_unloaded(self, code: ErrorCode) -> None:
-        self.transactions = {}
+    def on_unloaded(self, code: ErrorCode) -> Iterator[None]:
+        transactions, self.transactions = self.transactions, {}
+        while transactions:
+            transactions.popitem()
+            yield
 
     # ---- producers
 
