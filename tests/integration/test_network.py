@@ -248,10 +248,14 @@ def test_metrics_count_records_requests_connections_and_partitions(tmp_path: Pat
             assert metrics.value("kavka_topic_messages_out_total", topic=TOPIC) == 12 + 6
             assert metrics.value("kavka_topic_bytes_out_total", topic=TOPIC) == (4 + 2) * len(batch)
             assert metrics.value("kavka_topic_failed_produce_requests_total", topic=TOPIC) == 1
-            assert metrics.value("kavka_requests_total", api="Produce") == 5
-            assert metrics.value("kavka_requests_total", api="Fetch") == 3
-            assert 0.3 <= metrics.value("kavka_request_seconds_total", api="Fetch") < 20
-            assert 0 < metrics.value("kavka_request_seconds_total", api="Produce") < 10
+            assert metrics.value("kavka_request_seconds_count", api="Produce") == 5
+            assert metrics.value("kavka_request_seconds_count", api="Fetch") == 3
+            assert 0.3 <= metrics.value("kavka_request_seconds_sum", api="Fetch") < 20
+            assert 0 < metrics.value("kavka_request_seconds_sum", api="Produce") < 10
+            # The pending fetch is in a higher bucket.
+            assert metrics.value("kavka_request_seconds_bucket", api="Fetch", le="0.25") <= 2
+            assert metrics.value("kavka_request_seconds_bucket", api="Fetch", le="+Inf") == 3
+            assert metrics.value("kavka_event_loop_lag_seconds_count") > 0
             assert metrics.value("kavka_connections") == 1
             assert metrics.value("kavka_partitions") == 4
             assert metrics.value("kavka_offline_partitions") == 0

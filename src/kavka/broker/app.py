@@ -33,6 +33,7 @@ from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
 from kavka.broker.topic_creation import TopicCreation
 from kavka.broker.transaction_channel import RemoteTransactions
+from kavka.broker.watchdog import Watchdog
 from kavka.broker.workers import Workers
 from kavka.common.broker_config_security import parse_principals
 from kavka.common.clock import Clock, SystemClock
@@ -185,6 +186,9 @@ class Broker:
         self.configs.on_topic.append(self._on_topic_changed)
         self.configs.on_broker.append(self._on_settings_changed)
         self._create_control_plane()
+        watchdog = Watchdog(self.metrics)
+        watchdog.start()
+        closing.callback(watchdog.stop)
         if self.in_cluster:
             self._start_replication()
         self._start_coordinators()

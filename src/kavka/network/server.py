@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from bisect import bisect_left
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from kavka.api import registry
 from kavka.api.context import BrokerServices
 from kavka.common import metrics
 from kavka.common.config import INT_MAX
+from kavka.common.metrics import SECONDS_BUCKETS
 from kavka.network.acceptor import Acceptor, SocketBuffers
 from kavka.network.connection import Connection
 from kavka.network.handshakes import Handshakes
@@ -69,15 +71,7 @@ class Server:
         self._is_started = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
-        requests = services.metrics.counter("kavka_requests_total", "Responses sent", ("api",))
-        seconds = services.metrics.counter(
-            "kavka_request_seconds_total",
-            "Time from the arrival of a request to its response, including waits",
-            ("api",),
-        )
-        self._counters: dict[int, tuple[metrics.Counter, metrics.Counter]] = {
-            key: (requests.labels(api.name), seconds.labels(api.name)) for key, api in self.apis.items()
-        }
+        self._latencies = _Latencies(services.metrics)
         services.metrics.gauge(
             "kavka_refused_connections", "Refused connections by limit", ("limit",), read=self._refusals
         )
@@ -141,9 +135,10 @@ class Server:
     # ---- for connections
 
     def count(self, api: registry.Api, seconds: float) -> None:
-        requests, time_spent = self._counters[api.key]
-        requests.value += 1
-        time_spent.value += seconds
+        # `Histogram.observe` without its call: this runs for every request.
+        histogram = self._latencies[api.name]
+        histogram.counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        histogram.sum += seconds
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -228,6 +223,19 @@ class Server:
             if connection.is_idle_since(cutoff):
                 connection.close()
         self._idle_timer = self.loop.call_later(self._max_idle_s / IDLE_SWEEPS_PER_TIMEOUT, self._sweep_idle)
+
+
+class _Latencies(dict[str, metrics.Histogram]):
+    """The histograms of request latencies by API. Only APIs with requests are exported."""
+
+    def __init__(self, registry: metrics.Registry) -> None:
+        self._family = registry.histogram(
+            "kavka_request_seconds", "Time from the arrival of a request to its response, including waits", ("api",)
+        )
+
+    def __missing__(self, api: str) -> metrics.Histogram:
+        histogram = self[api] = self._family.labels(api)
+        return histogram
 
 
 def limit_settings(settings: Any) -> LimitSettings:
