@@ -18,8 +18,8 @@ The high watermark of a new leader may be lower than that of the previous leader
 the start offset of the new leader epoch, consumers get OFFSET_NOT_AVAILABLE instead of a latest
 offset that goes backwards.
 
-A search by timestamp decompresses the batch that contains the record. A large batch is decompressed
-in a worker thread, within the limits of kavka.records.limits.
+A search by timestamp decompresses the batch that contains the record. A worker thread searches
+batches that are large, many, or not in the page cache, within the limits of kavka.records.limits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ from kavka.records.limits import MAX_DECOMPRESSION_IN_WORKERS_S, MAX_DECOMPRESSI
 from kavka.replication.partition import Partition
 from kavka.security.acls import Operation, ResourceType
 from kavka.storage.log import Log
-from kavka.storage.log_read import MAX_OPENED_ON_LOOP, MustSearchInWorker, StoredBatch, TimestampOffset
+from kavka.storage.log_read import (
+    MAX_OPENED_ON_LOOP,
+    MustSearchInWorker,
+    StoredBatch,
+    StoredBatches,
+    TimestampOffset,
+)
 
 LATEST = -1
 EARLIEST = -2
@@ -85,7 +91,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
     )
     denied = authorization.denied(ctx, Operation.DESCRIBE, ResourceType.TOPIC, (t.name for t in request.topics))
     response = ListOffsetsResponse()
-    unopened: list[tuple[Query, StoredBatch]] = []
+    unsearched: list[tuple[Query, StoredBatch | StoredBatches]] = []
     deadline = monotonic() + MAX_DECOMPRESSION_ON_LOOP_S
     for topic in request.topics:
         results = []
@@ -98,36 +104,35 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 query.run(max_opened=MAX_OPENED_ON_LOOP if monotonic() <= deadline else 0)
             except MustSearchInWorker as search:
-                unopened.append((query, search.batch))
+                unsearched.append((query, search.batches))
             except (KafkaError, OSError) as error:
                 query.fail(error)
             results.append(query.result)
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
-    return _open_batches(ctx, response, unopened) if unopened else response
+    return _search_in_worker(ctx, response, unsearched) if unsearched else response
 
 
-async def _open_batches(
-    ctx: RequestContext, response: ListOffsetsResponse, unopened: list[tuple[Query, StoredBatch]]
+async def _search_in_worker(
+    ctx: RequestContext, response: ListOffsetsResponse, unsearched: list[tuple[Query, StoredBatch | StoredBatches]]
 ) -> ListOffsetsResponse:
-    """Finish the searches that need a batch to be decompressed in a worker thread. Return the
-    response."""
+    """Finish the searches in a worker thread. Return the response."""
     replicas = ctx.broker.replica_manager
     deadline = monotonic() + MAX_DECOMPRESSION_IN_WORKERS_S
-    for query, first in unopened:
-        batch: StoredBatch | None = first
-        while batch is not None:
+    for query, first in unsearched:
+        batches: StoredBatch | StoredBatches | None = first
+        while batches is not None:
             try:
                 if monotonic() > deadline:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
                 async with replicas.decompressions:
-                    record = await ctx.broker.run_in_worker(batch.first_record)
-                query.run(record, after=batch.last_offset)
-                batch = None
+                    record = await ctx.broker.run_in_worker(batches.first_record)
+                query.run(record, after=batches.last_offset)
+                batches = None
             except MustSearchInWorker as search:
-                batch = search.batch
+                batches = search.batches
             except (KafkaError, OSError) as error:
                 query.fail(error)
-                batch = None
+                batches = None
     return response
 
 

@@ -8,19 +8,26 @@ from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.records.batch import batch_at, corrupt
+from kavka.records.batch import BatchHeader, batch_at, corrupt
 from kavka.records.compression import DecompressedTooLarge
 from kavka.records.limits import MAX_UNPACKED_BYTES, SMALL_BATCH_BYTES, SMALL_UNPACKED_BYTES
 from kavka.records.reader import batch_records
-from kavka.storage.file_slice import FileSlice
+from kavka.storage.file_slice import FileSlice, LogFile
 from kavka.storage.log_offsets import LogOffsets
+from kavka.storage.page_cache import is_resident
 from kavka.storage.segment import LogSegment
 from kavka.storage.segments import LogSegments
 from kavka.storage.transaction_index import AbortedTxn
+from kavka.storage.walk import SEGMENT_CHUNK_BYTES, walk
 
 # The number of batches that a timestamp lookup may decompress on the event loop. A lookup
 # decompresses one batch, unless batch headers have timestamps that no record has.
 MAX_OPENED_ON_LOOP = 8
+# The number of batches that a worker thread decompresses before it lets other requests decompress.
+MAX_OPENED_IN_WORKER = 64
+# The number of batch headers that a timestamp lookup may read on the event loop. A lookup reads the
+# headers of one index interval, unless timestamps are out of order or the index is incomplete.
+MAX_HEADERS_ON_LOOP = 500
 
 
 class TimestampOffset(NamedTuple):
@@ -66,7 +73,7 @@ class StoredBatch(NamedTuple):
     def first_record_if_small(self) -> TimestampOffset | None:
         """Like `first_record`, but raises MustSearchInWorker if the search may take more than a few
         milliseconds."""
-        if len(self.slice) > SMALL_BATCH_BYTES:
+        if len(self.slice) > SMALL_BATCH_BYTES or not is_resident(self.slice):
             raise MustSearchInWorker(self)
         try:
             return self.first_record(SMALL_UNPACKED_BYTES)
@@ -74,14 +81,48 @@ class StoredBatch(NamedTuple):
             raise MustSearchInWorker(self) from None
 
 
-class MustSearchInWorker(Exception):
-    """A timestamp lookup reached a batch that must not be decompressed on the event loop. The
-    caller searches `batch` in a worker thread (`first_record`). If no record matches, the caller
-    continues the lookup after the last offset of the batch."""
+class StoredBatches(NamedTuple):
+    """The batches from a position to the end of a file, to be searched like a `StoredBatch`.
+    `last_offset` is the last offset of the file."""
 
-    def __init__(self, batch: StoredBatch) -> None:
-        super().__init__("a batch must be decompressed in a worker thread")
-        self.batch = batch
+    slice: FileSlice
+    last_offset: int
+    timestamp: int
+    start: int
+
+    def first_record(self) -> TimestampOffset | None:
+        """Return the matching record, or None. Raises KafkaError, OSError, and MustSearchInWorker
+        after `MAX_OPENED_IN_WORKER` batches. Only for worker threads."""
+        file, position, end = self.slice.file, self.slice.position, self.slice.position + len(self.slice)
+        headers = walk(file, position, end, chunk=SEGMENT_CHUNK_BYTES)
+        for opened, batch in enumerate(matching_batches(file, headers, self.timestamp, self.start), 1):
+            record = batch.first_record()
+            if record is not None:
+                return record
+            if opened == MAX_OPENED_IN_WORKER:
+                rest = self.slice.tail(batch.slice.position + len(batch.slice) - position)
+                raise MustSearchInWorker(self._replace(slice=rest))
+        return None
+
+
+def matching_batches(
+    file: LogFile, headers: Iterator[tuple[int, BatchHeader]], timestamp: int, start: int
+) -> Iterator[StoredBatch]:
+    """Yield the batches whose headers have a max timestamp of `timestamp` or later."""
+    for position, header in headers:
+        if header.max_timestamp >= timestamp and header.last_offset >= start:
+            batch_slice = FileSlice(file, position, header.size)
+            yield StoredBatch(batch_slice, header.last_offset, header.leader_epoch, timestamp, start)
+
+
+class MustSearchInWorker(Exception):
+    """A timestamp lookup reached batches that must not be read or decompressed on the event loop.
+    The caller searches `batches` in a worker thread (`first_record`). If no record matches, the
+    caller continues the lookup after the last offset of `batches`."""
+
+    def __init__(self, batches: StoredBatch | StoredBatches) -> None:
+        super().__init__("batches must be searched in a worker thread")
+        self.batches = batches
 
 
 def _first_record(batches: Iterator[StoredBatch], max_opened: int | None) -> TimestampOffset | None:
@@ -280,15 +321,17 @@ class LogReader:
         None.
 
         The lookup decompresses the batch that contains the record, and rarely others. With
-        `max_opened`, for the event loop, the lookup raises MustSearchInWorker at a large batch and
-        after `max_opened` batches.
+        `max_opened`, for the event loop, the lookup raises MustSearchInWorker at a large batch,
+        after `max_opened` batches, after many batch headers, and instead of waiting for the disk.
         """
         return _first_record(
             (
                 batch
                 for segment in self._segments
                 if segment.max_timestamp >= timestamp
-                for batch in self._batches_at(segment, segment.time_index.lookup(timestamp)[1], timestamp, after)
+                for batch in self._batches_at(
+                    segment, segment.time_index.lookup(timestamp)[1], timestamp, after, max_opened
+                )
             ),
             max_opened,
         )
@@ -300,14 +343,42 @@ class LogReader:
         segment = max(self._segments, key=lambda segment: segment.max_timestamp)
         if segment.max_timestamp < 0:
             return None
-        batches = self._batches_at(segment, segment.max_timestamp_offset, segment.max_timestamp, after)
+        batches = self._batches_at(segment, segment.max_timestamp_offset, segment.max_timestamp, after, max_opened)
         return _first_record(batches, max_opened)
 
-    def _batches_at(self, segment: LogSegment, from_offset: int, timestamp: int, after: int) -> Iterator[StoredBatch]:
+    def _batches_at(
+        self, segment: LogSegment, from_offset: int, timestamp: int, after: int, max_opened: int | None
+    ) -> Iterator[StoredBatch]:
         """Yield the batches whose headers have a max timestamp of `timestamp` or later."""
         start = max(self._offsets.start_offset, after + 1)
+        is_active = segment is self._segments.active
+        last_offset = (self._offsets.written_end if is_active else self._segments.base_after(segment)) - 1
+        if last_offset < start:
+            return iter(())
         _, position = segment.offset_index.lookup(max(from_offset, start))
-        for at, header in segment.batches(position):
-            if header.max_timestamp >= timestamp and header.last_offset >= start:
-                batch_slice = FileSlice(segment.file, at, header.size)
-                yield StoredBatch(batch_slice, header.last_offset, header.leader_epoch, timestamp, start)
+        if max_opened is None:
+            headers = segment.batches(position)
+        else:
+            rest = StoredBatches(
+                FileSlice(segment.file, position, segment.size - position), last_offset, timestamp, start
+            )
+            headers = _headers_on_loop(rest, MAX_HEADERS_ON_LOOP if max_opened else 0)
+        return matching_batches(segment.file, headers, timestamp, start)
+
+
+def _headers_on_loop(batches: StoredBatches, max_headers: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield up to `max_headers` headers that are in the page cache. Raises MustSearchInWorker at
+    the next header."""
+    file, first_position, end = batches.slice.file, batches.slice.position, batches.slice.position + len(batches.slice)
+    position, count = first_position, 0
+    try:
+        for position, header in walk(file, first_position, end, nowait=True):
+            if count == max_headers:
+                break
+            count += 1
+            yield position, header
+        else:
+            return
+    except BlockingIOError:
+        pass
+    raise MustSearchInWorker(batches._replace(slice=batches.slice.tail(position - first_position)))

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -16,7 +17,13 @@ from kavka.storage import segment as segment_module
 from kavka.storage.file_slice import FileClosed, LogFile
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_read import MAX_OPENED_ON_LOOP, LogRead, MustSearchInWorker, PageCacheMiss
+from kavka.storage.log_read import (
+    MAX_OPENED_IN_WORKER,
+    MAX_OPENED_ON_LOOP,
+    LogRead,
+    MustSearchInWorker,
+    PageCacheMiss,
+)
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build
 from tests.unit.storage.conftest import Opener
 
@@ -340,11 +347,11 @@ def test_a_large_batch_is_read_only_in_a_worker_thread(open_log: Opener, monkeyp
     with pytest.raises(MustSearchInWorker) as raised:
         log.offset_for_timestamp(START_MS + 5, max_opened=MAX_OPENED_ON_LOOP)
     assert max(sizes, default=0) < 200_000
-    record = raised.value.batch.first_record()
+    record = raised.value.batches.first_record()
     assert record is not None and record.offset == 2
     log.close()
     with pytest.raises(FileClosed):
-        raised.value.batch.first_record()
+        raised.value.batches.first_record()
 
 
 def append_with_late_headers(log: Log, count: int) -> None:
@@ -363,11 +370,72 @@ def test_a_search_on_the_loop_decompresses_a_bounded_number_of_batches(open_log:
     assert len(log.segments) > 10
     with pytest.raises(MustSearchInWorker) as raised:
         log.offset_for_timestamp(START_MS + 500, max_opened=MAX_OPENED_ON_LOOP)
-    assert raised.value.batch.last_offset == 2 * MAX_OPENED_ON_LOOP + 1
+    assert raised.value.batches.last_offset == 2 * MAX_OPENED_ON_LOOP + 1
     with pytest.raises(MustSearchInWorker) as raised:
         log.offset_for_timestamp(START_MS + 500, after=21, max_opened=0)
-    assert raised.value.batch.last_offset == 23
+    assert raised.value.batches.last_offset == 23
     assert log.offset_for_timestamp(START_MS + 500) is None
+
+
+def search_by_time(log: Log, timestamp: int) -> tuple[int | None, int]:
+    """Search as ListOffsets does. Returns the offset, and the number of searches in workers."""
+    searches = 0
+    try:
+        record = log.offset_for_timestamp(timestamp, max_opened=MAX_OPENED_ON_LOOP)
+    except MustSearchInWorker as search:
+        batches: Any = search.batches
+        record = None
+        while batches is not None:
+            searches += 1
+            try:
+                record = batches.first_record()
+                if record is None:
+                    record = log.offset_for_timestamp(timestamp, after=batches.last_offset, max_opened=0)
+                batches = None
+            except MustSearchInWorker as next_search:
+                batches = next_search.batches
+    return None if record is None else record.offset, searches
+
+
+@pytest.mark.parametrize("timestamp", [0, 499, 3999, 4999, 5000])
+def test_a_search_that_reads_many_headers_continues_in_a_worker_thread(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    """The index has no entries, so the search reads all headers before the match."""
+    log = open_log(index_interval_bytes=1 << 30)
+    for n in range(5000):
+        log.stage_as_leader(memoryview(build([(b"k", b"v")], START_MS + n)), 0)
+    log.write_staged()
+    offset, searches = search_by_time(log, START_MS + timestamp)
+    assert offset == (timestamp if timestamp < 5000 else None)
+    assert searches == (500 <= timestamp < 5000)
+
+
+def test_a_search_in_a_worker_thread_opens_a_bounded_number_of_batches_at_a_time(open_log: Opener) -> None:
+    log = open_log()
+    append_with_late_headers(log, 3 * MAX_OPENED_IN_WORKER + MAX_OPENED_ON_LOOP)
+    build_last = build([(b"k", b"v")], START_MS + 900)
+    log.stage_as_leader(memoryview(build_last), 0)
+    log.write_staged()
+    offset, searches = search_by_time(log, START_MS + 500)
+    assert (offset, searches > 3) == (log.end_offset - 1, True)
+
+
+def test_a_search_of_cold_segments_does_not_wait_for_the_disk(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    fill(log, 5)
+
+    def miss(*_: object) -> bytes:
+        raise BlockingIOError
+
+    with monkeypatch.context() as cold:
+        cold.setattr(LogFile, "read_nowait", miss)
+        with pytest.raises(MustSearchInWorker) as raised:
+            log.offset_for_timestamp(0, max_opened=MAX_OPENED_ON_LOOP)
+    record = raised.value.batches.first_record()
+    assert record is not None and record.offset == 0
 
 
 def test_a_reopened_log_has_no_open_descriptor_and_is_readable(tmp_path: Path, clock: FakeClock) -> None:
