@@ -12,6 +12,7 @@ from kavka.api import config_resources
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -44,5 +45,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
 
     outcomes = await config_resources.change_each(ctx, request.resources, replace_overrides)
     return AlterConfigsResponse(
-        responses=[config_resources.result(AlterConfigsResourceResponse, *outcome) for outcome in outcomes]
+        responses=[
+            config_resources.result(AlterConfigsResourceResponse, *outcome) async for outcome in over_turns(outcomes)
+        ]
     )

@@ -13,6 +13,7 @@ from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.alter_partition_reassignments import (
@@ -54,7 +55,7 @@ async def handle(
     may_change_factor = request.allow_replication_factor_change if ctx.version >= 1 else True
     results = await ctx.broker.controller.alter_reassignments(targets, same_factor=not may_change_factor)
     topics: dict[str, ReassignableTopicResponse] = {}
-    for tp, error in results.items():
+    async for tp, error in over_turns(results.items()):
         partition = ReassignablePartitionResponse(partition_index=tp.partition, error_message=None)
         if error is not None:
             partition.error_code, partition.error_message = int(error.code), error.message

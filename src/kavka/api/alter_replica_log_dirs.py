@@ -9,12 +9,13 @@ later replica and the error is REPLICA_NOT_AVAILABLE, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.alter_replica_log_dirs import (
@@ -27,25 +28,34 @@ from kavka.security.acls import Operation
 
 
 def _on_error(request: AlterReplicaLogDirsRequest, version: int, error: KafkaError) -> AlterReplicaLogDirsResponse:
-    return _respond(request, lambda partition, path: error.code)
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for _, partition in _requested_moves(request):
+        _add_result(topics, partition, error.code)
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), on_error=_on_error, needs=cluster(Operation.ALTER))
-def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    return _respond(request, lambda partition, path: _move(ctx, partition, path))
-
-
-def _respond(
-    request: AlterReplicaLogDirsRequest, move: Callable[[TopicPartition, str], ErrorCode]
-) -> AlterReplicaLogDirsResponse:
+async def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    async for path, partition in over_turns(_requested_moves(request)):
+        _add_result(topics, partition, _move(ctx, partition, path))
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+def _requested_moves(request: AlterReplicaLogDirsRequest) -> Iterator[tuple[str, TopicPartition]]:
     for directory in request.dirs:
         for topic in directory.topics:
-            result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
             for index in topic.partitions:
-                code = move(TopicPartition(topic.name, index), directory.path)
-                result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(code)))
-    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+                yield directory.path, TopicPartition(topic.name, index)
+
+
+def _add_result(topics: dict[str, AlterReplicaLogDirTopicResult], partition: TopicPartition, code: ErrorCode) -> None:
+    topic = topics.get(partition.topic)
+    if topic is None:
+        topic = topics[partition.topic] = AlterReplicaLogDirTopicResult(topic_name=partition.topic)
+    topic.partitions.append(
+        AlterReplicaLogDirPartitionResult(partition_index=partition.partition, error_code=int(code))
+    )
 
 
 def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:

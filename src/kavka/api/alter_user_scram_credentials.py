@@ -15,6 +15,7 @@ from kavka.api.context import RequestContext
 from kavka.api.describe_user_scram_credentials import MECHANISM_NUMBERS
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.metadata.store import StoreError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.alter_user_scram_credentials import (
@@ -53,7 +54,7 @@ async def handle(ctx: RequestContext, request: AlterUserScramCredentialsRequest)
     duplicates = {name for (name, _), count in counts.items() if count > 1}
     changes: dict[str, dict[str, ScramCredential | None]] = {}
     errors: dict[str, KafkaError] = {}
-    for change in all_changes:
+    async for change in over_turns(all_changes):
         user = change.name
         of_user = changes.setdefault(user, {})
         try:
@@ -69,13 +70,15 @@ async def handle(ctx: RequestContext, request: AlterUserScramCredentialsRequest)
                 of_user[mechanism] = _credential(mechanism, change)
         except KafkaError as error:
             errors.setdefault(user, error)
-    for user, of_user in changes.items():
+    async for user, of_user in over_turns(changes.items()):
         if user not in errors:
             try:
                 await ctx.broker.scram_credentials.change(user, of_user)
             except StoreError as error:
                 errors[user] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-    return AlterUserScramCredentialsResponse(results=[_result(user, errors.get(user, _NO_RESULT)) for user in changes])
+    return AlterUserScramCredentialsResponse(
+        results=[_result(user, errors.get(user, _NO_RESULT)) async for user in over_turns(changes)]
+    )
 
 
 def _mechanism(user: str, number: int) -> str:

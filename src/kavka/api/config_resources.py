@@ -6,7 +6,6 @@ INVALID_REQUEST for a broker.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -19,13 +18,11 @@ from kavka.common.config_view import check_dynamic
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.common.turns import over_turns
 from kavka.metadata.store import StoreUnavailable
 from kavka.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-# A request may have tens of thousands of resources. The handler yields to the event loop after this
-# number of resources.
-MAX_RESOURCES_PER_ITERATION = 200
 
 # Returns the overrides of a resource after a change.
 Update = Callable[[dict[str, str]], Mapping[str, str]]
@@ -131,16 +128,14 @@ async def change_each(
     keys = [(resource.resource_type, resource.resource_name) for resource in resources]
     counts = Counter(keys)
     results: list[tuple[R, KafkaError | None]] = []
-    for resource, key in zip(resources, keys, strict=True):
-        if len(results) % MAX_RESOURCES_PER_ITERATION == MAX_RESOURCES_PER_ITERATION - 1:
-            await asyncio.sleep(0)
+    async for resource, key in over_turns(zip(resources, keys, strict=True)):
         try:
             if counts[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
             require(ctx, Operation.ALTER_CONFIGS, *key)
             await change(resource)
         except KafkaError as error:
-            results.append((resource, error))
+            results.append((resource, error.with_traceback(None)))
         else:
             results.append((resource, None))
     return results

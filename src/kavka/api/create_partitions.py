@@ -13,6 +13,7 @@ from kavka.api.context import RequestContext
 from kavka.api.mutation_quota import MutationQuota
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.controller.topics import MorePartitions
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.create_partitions import (
@@ -38,7 +39,7 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
             topic.count,
             None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
         )
-        for topic in request.topics
+        async for topic in over_turns(request.topics)
         if topic.name not in denied
     ]
     quota = MutationQuota(ctx, strict_from=3)
@@ -50,7 +51,8 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
     return CreatePartitionsResponse(
         throttle_time_ms=quota.throttle_ms,
         results=[
-            _result(topic.name, failure if topic.name in denied else next(pending).error) for topic in request.topics
+            _result(topic.name, failure if topic.name in denied else next(pending).error)
+            async for topic in over_turns(request.topics)
         ],
     )
 

@@ -22,6 +22,7 @@ from kavka.api.mutation_quota import MutationQuota
 from kavka.api.registry import handles
 from kavka.common.config_view import describe_topic
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.controller.topics import NewTopic, TopicOutcome
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.create_topics import (
@@ -48,7 +49,7 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
             {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments},
             {config.name: config.value for config in topic.configs},
         )
-        for topic in request.topics
+        async for topic in over_turns(request.topics)
         if topic.name not in denied
     ]
     quota = MutationQuota(ctx, strict_from=6)
@@ -68,7 +69,7 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
             _denied_result(topic.name, topic.name not in may_not_describe)
             if topic.name in denied
             else _result(ctx, next(pending), topic.name not in may_not_describe)
-            for topic in request.topics
+            async for topic in over_turns(request.topics)
         ],
     )
 

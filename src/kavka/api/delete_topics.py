@@ -19,6 +19,7 @@ from kavka.api.context import RequestContext
 from kavka.api.mutation_quota import MutationQuota
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -47,7 +48,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
         raise KafkaError(code, "Topics cannot be deleted: delete.topic.enable is false.")
     names: list[str | None] = []
     results: list[DeletableTopicResult] = []
-    for topic in _requested_topics(request, ctx.version):
+    async for topic in over_turns(_requested_topics(request, ctx.version)):
         name, error = _resolve(ctx, topic)
         if error is None and name is not None:
             name, error = _check_access(ctx, topic, name)
@@ -60,7 +61,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
         record=quota.record,
     )
     by_name = {outcome.name: outcome for outcome in outcomes}
-    for index, name in enumerate(names):
+    async for index, name in over_turns(enumerate(names)):
         if name is not None:
             outcome = by_name[name]
             results[index] = _result(name, outcome.topic_id or ZERO_UUID, outcome.error)

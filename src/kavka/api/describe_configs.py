@@ -32,6 +32,7 @@ from kavka.common.config_view import (
     describe_topic,
 )
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.controller import topic_names
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_configs import (
@@ -52,9 +53,9 @@ def _on_error(request: DescribeConfigsRequest, version: int, error: KafkaError) 
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), on_error=_on_error)
-def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
-    for resource in request.resources:
+    async for resource in over_turns(request.resources):
         try:
             result = DescribeConfigsResult(
                 error_message="",
@@ -87,10 +88,11 @@ def _describe(
         entries = describe_group(configs.broker, configs.group_overrides(name), keys)
     elif resource_type == BROKER_LOGGER:
         check_logger_broker(ctx, name)
+        requested = set(keys or ())
         return [
             DescribeConfigsResourceResult(name=logger, value=level, config_source=DYNAMIC_BROKER_LOGGER)
             for logger, level in broker_loggers.levels().items()
-            if not keys or logger in keys
+            if not requested or logger in requested
         ]
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings.")

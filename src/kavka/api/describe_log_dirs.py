@@ -12,6 +12,7 @@ from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -24,10 +25,11 @@ from kavka.security.acls import Operation
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5), needs=cluster(Operation.DESCRIBE))
-def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     requested_partitions: set[tuple[str, int]] | None = None
     if request.topics is not None:
-        requested_partitions = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        keys = ((topic.topic, index) for topic in request.topics for index in topic.partitions)
+        requested_partitions = {key async for key in over_turns(keys)}
     response = DescribeLogDirsResponse()
     for log_dir in ctx.broker.log_manager.describe():
         result = DescribeLogDirsResult(log_dir=log_dir.path)
@@ -37,7 +39,7 @@ def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogD
             continue
         result.total_bytes, result.usable_bytes = log_dir.total_bytes, log_dir.usable_bytes
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for replica in log_dir.replicas:
+        async for replica in over_turns(log_dir.replicas):
             if requested_partitions is not None and replica.partition not in requested_partitions:
                 continue
             name = replica.partition.topic

@@ -14,6 +14,7 @@ from kavka.api.metadata import missing_topic_code
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import is_internal
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -38,7 +39,7 @@ def _on_error(
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), on_error=_on_error)
-def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     topics = ctx.broker.metadata_cache.topics
     first_topic, first_partition = "", 0
     if request.cursor is not None:
@@ -51,7 +52,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
     limit = ctx.broker.settings["max.request.partition.size.limit"]
     remaining = max(1, min(request.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse()
-    for name in sorted(name for name in names if name >= first_topic):
+    async for name in over_turns(sorted(name for name in names if name >= first_topic)):
         if remaining == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break

@@ -15,8 +15,9 @@ from kavka.api.authorization import cluster
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
-from kavka.controller.elections import PREFERRED, ElectionResults
+from kavka.controller.elections import PREFERRED
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -35,7 +36,10 @@ def _requested_partitions(request: ElectLeadersRequest) -> list[TopicPartition] 
 
 def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
     # Version 0 has no top-level error code.
-    response = _response(dict.fromkeys(_requested_partitions(request) or [], error))
+    topics: dict[str, ReplicaElectionResult] = {}
+    for tp in dict.fromkeys(_requested_partitions(request) or []):
+        _add_result(topics, tp, error)
+    response = ElectLeadersResponse(replica_election_results=list(topics.values()))
     if version >= 1:
         response.error_code = int(error.code)
     return response
@@ -63,18 +67,18 @@ async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLead
             results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} is not the leader yet.")
     if requested_partitions is None:
         results = {tp: result for tp, result in results.items() if not _is_not_needed(result)}
-    return _response(results)
+    topics: dict[str, ReplicaElectionResult] = {}
+    async for tp, result in over_turns(results.items()):
+        _add_result(topics, tp, result)
+    return ElectLeadersResponse(replica_election_results=list(topics.values()))
 
 
 def _is_not_needed(result: int | KafkaError) -> bool:
     return isinstance(result, KafkaError) and result.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
-def _response(results: ElectionResults) -> ElectLeadersResponse:
-    topics: dict[str, ReplicaElectionResult] = {}
-    for tp, result in results.items():
-        partition = PartitionResult(partition_id=tp.partition)
-        if isinstance(result, KafkaError):
-            partition.error_code, partition.error_message = int(result.code), result.message
-        topics.setdefault(tp.topic, ReplicaElectionResult(topic=tp.topic)).partition_result.append(partition)
-    return ElectLeadersResponse(replica_election_results=list(topics.values()))
+def _add_result(topics: dict[str, ReplicaElectionResult], tp: TopicPartition, result: int | KafkaError) -> None:
+    partition = PartitionResult(partition_id=tp.partition)
+    if isinstance(result, KafkaError):
+        partition.error_code, partition.error_message = int(result.code), result.message
+    topics.setdefault(tp.topic, ReplicaElectionResult(topic=tp.topic)).partition_result.append(partition)

@@ -14,6 +14,7 @@ from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.config import ConfigType
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -43,7 +44,9 @@ async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -
         ctx, request.resources, lambda resource: _alter(ctx, resource, request.validate_only)
     )
     return IncrementalAlterConfigsResponse(
-        responses=[config_resources.result(AlterConfigsResourceResponse, *outcome) for outcome in outcomes]
+        responses=[
+            config_resources.result(AlterConfigsResourceResponse, *outcome) async for outcome in over_turns(outcomes)
+        ]
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import resource
 import signal
@@ -24,6 +23,7 @@ from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
 from kavka.broker.controller_requests import ControllerRequests
+from kavka.broker.garbage import collect_garbage
 from kavka.broker.gauges import add_controller_gauges, add_gauges
 from kavka.broker.listener_settings import warn_if_open
 from kavka.broker.membership import Membership
@@ -571,15 +571,13 @@ async def serve(settings: Settings, ready: Ready | None = None, new_users: Seque
         if start_task.cancelled():
             return
         await start_task
+        collector = asyncio.ensure_future(collect_garbage())
         try:
-            # Objects created during startup live as long as the broker: exclude them from garbage
-            # collection.
-            gc.collect()
-            gc.freeze()
             if ready is not None and not stop.is_set():
                 ready(broker.listeners)
             await asyncio.wait((stop_task, failure_task), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            collector.cancel()
             await broker.stop()
     finally:
         stop_task.cancel()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.controller import election, events
 from kavka.controller.context import Replica
@@ -43,7 +44,7 @@ class LeaderElections:
         context = self._context
         results: ElectionResults = {}
         electable: list[TopicPartition] = []
-        for tp in dict.fromkeys(context.all_partitions() if partitions is None else partitions):
+        async for tp in over_turns(dict.fromkeys(context.all_partitions() if partitions is None else partitions)):
             if not context.replicas_of(tp):
                 results[tp] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
             elif tp.topic in context.topics_to_delete:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.controller import election, events
 from kavka.controller.context import Replica
@@ -56,7 +57,7 @@ class Reassignments:
         error of each partition, or None."""
         results: dict[TopicPartition, KafkaError | None] = {}
         moves: Moves = {}
-        for tp, target in targets.items():
+        async for tp, target in over_turns(targets.items()):
             try:
                 moves[tp] = self._checked_assignment(tp, target, same_factor)
                 results[tp] = None

@@ -7,7 +7,6 @@ broker's metadata contains the change, or until the timeout.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from uuid import UUID
 
 from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.controller import topic_names
 from kavka.controller.assignment import assign
 from kavka.controller.controller import Controller, not_controller
@@ -40,9 +40,6 @@ USE_DEFAULT = -1
 # More partitions in one request would block the controller, and on a single node the broker, for
 # minutes.
 MAX_NEW_PARTITIONS = 10_000
-# A request may have tens of thousands of topics: yield to the event loop after this many.
-TOPICS_PER_TURN = 200
-
 
 # Called before a change with the number of its partitions. Raises THROTTLING_QUOTA_EXCEEDED if the
 # client's quota does not permit the change.
@@ -112,9 +109,7 @@ class Topics:
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes: list[TopicOutcome] = []
-        for topic in topics:
-            if len(outcomes) % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
+        async for topic in over_turns(topics):
             outcomes.append(await self._attempt(topic.name, names, self._create, topic, validate_only, record))
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._has_leaders)
@@ -218,10 +213,8 @@ class Topics:
     ) -> list[TopicOutcome]:
         self._check_active()
         outcomes: list[TopicOutcome] = []
-        for name in names:
+        async for name in over_turns(names):
             outcomes.append(await self._attempt(name, Counter(), self._mark_for_deletion, name, record))
-            if not len(outcomes) % TOPICS_PER_TURN:
-                await asyncio.sleep(0)
         await self._wait(outcomes, timeout_ms, lambda outcome: self._is_deleted(outcome.name))
         return outcomes
 
@@ -255,10 +248,8 @@ class Topics:
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes: list[TopicOutcome] = []
-        for topic in topics:
+        async for topic in over_turns(topics):
             outcomes.append(await self._attempt(topic.name, names, self._add_partitions, topic, validate_only, record))
-            if not len(outcomes) % TOPICS_PER_TURN:
-                await asyncio.sleep(0)
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._has_leaders)
         return outcomes
@@ -323,7 +314,8 @@ class Topics:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
             return await change(*args)
         except KafkaError as error:
-            return TopicOutcome(name, error)
+            # The traceback of a stored error would keep the frames alive.
+            return TopicOutcome(name, error.with_traceback(None))
         except StoreUnavailable as error:
             return TopicOutcome(name, self._store_error(error))
 

@@ -36,6 +36,8 @@ MAX_ELEMENTS_BY_API = {
     int(ApiKey.FETCH): 50_000,
     int(ApiKey.CREATE_TOPICS): 50_000,
     int(ApiKey.ADD_PARTITIONS_TO_TXN): 20_000,
+    int(ApiKey.LEAVE_GROUP): 20_000,
+    int(ApiKey.CONSUMER_GROUP_HEARTBEAT): 20_000,
 }
 # A controller sends all partitions of a broker in one request.
 MAX_ELEMENTS_BETWEEN_BROKERS = 2_000_000
