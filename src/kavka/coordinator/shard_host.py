@@ -127,14 +127,23 @@ class ShardHost(Generic[S]):
         for record in records:
             self._append((record,), replay, (None, None, on_record))
 
+    def check_size(self, count: int, min_record_bytes: int) -> None:
+        """Raise MESSAGE_TOO_LARGE if `count` records of at least this size cannot fit into one
+        batch, before the records are created."""
+        if count * (min_record_bytes + MAX_RECORD_OVERHEAD) > self._max_batch_bytes():
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{count} records do not fit into one batch.")
+
+    def _max_batch_bytes(self) -> int:
+        log = self.partition.log
+        return (log.config.max_message_bytes if log is not None else 0x7FFFFFFF) - HEADER_SIZE
+
     def _append(self, records: Sequence[Any], replay: bool, waiter: Waiter) -> None:
         shard = self.shard
         encoded = [shard.encode(record) for record in records]
         size = 0
         for key, value in encoded:
             size += len(key) + MAX_RECORD_OVERHEAD if value is None else len(key) + len(value) + MAX_RECORD_OVERHEAD
-        log = self.partition.log
-        limit = (log.config.max_message_bytes if log is not None else 0x7FFFFFFF) - HEADER_SIZE
+        limit = self._max_batch_bytes()
         if self._size + size > limit:
             if self._records:
                 # The changes of this operation are not part of the batch that is written now.

@@ -36,6 +36,8 @@ MAX_ELEMENTS_BY_API = {
     int(ApiKey.FETCH): 50_000,
     int(ApiKey.CREATE_TOPICS): 50_000,
     int(ApiKey.ADD_PARTITIONS_TO_TXN): 20_000,
+    int(ApiKey.OFFSET_COMMIT): 40_000,
+    int(ApiKey.TXN_OFFSET_COMMIT): 40_000,
     int(ApiKey.LEAVE_GROUP): 20_000,
     int(ApiKey.CONSUMER_GROUP_HEARTBEAT): 20_000,
 }

@@ -360,9 +360,9 @@ def test_a_connection_counts_its_requests_and_their_time():
         await asyncio.sleep(0.05)
         world.api.respond("b")
         assert await peer.responses(1) == ["b"]
-        requests, seconds = world.server._counters[3]
-        assert requests.value == 3
-        assert 0.04 < seconds.value < 5
+        latencies = world.server._latencies[world.api.name]
+        assert latencies.count == 3
+        assert 0.04 < latencies.sum < 5
 
     in_world(body)
 

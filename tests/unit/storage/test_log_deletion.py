@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from kavka.storage.producer_snapshot import SnapshotFiles
 from kavka.storage.producer_state import ProducerStates
 from kavka.storage.segment import LogSegment
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build, contents
+from tests.support.turns import MAX_TURN_S
 from tests.unit.storage.conftest import Opener
 
 SIZE = len(build([(b"k", b"v" * 20)], START_MS))
@@ -421,3 +423,21 @@ def test_the_topic_id_is_written_once_and_checked(open_log: Opener) -> None:
     assert len(lines) == 2 and len(lines[1]) == len("topic_id: ") + 22
     log.close()
     assert open_log().topic_id == topic_id
+
+
+def test_a_truncation_with_computed_producers_is_short(open_log: Opener) -> None:
+    """Without them, the truncation reads the headers of 30,000 batches."""
+    log = open_log()
+    for n in range(30_000):
+        batch = build([(b"k", b"v")], log.clock.now_ms(), producer_id=n % 100, producer_epoch=0, base_sequence=n // 100)
+        log.stage_as_leader(memoryview(batch), 0)
+        if n % 1000 == 999:
+            log.write_staged()
+    past = log.past_producers(29_990)
+    assert past is not None
+    past.run()
+    started_at = time.thread_time()
+    assert log.truncate_to(29_990, past)
+    assert time.thread_time() - started_at <= MAX_TURN_S
+    assert log.producer_states.entries[89].last_sequence == 299
+    assert log.producer_states.entries[90].last_sequence == 298

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 # The version of OffsetCommit whose rules apply to commits in transactions.
 _TXN_COMMIT_VERSION = 8
+# The smallest offset record without the name of the group: version, two lengths and partition in
+# the key; version, offset, leader epoch, length of the metadata and timestamp in the value.
+MIN_OFFSET_RECORD_BYTES = 10 + 24
 
 
 class GroupCoordinator:
@@ -204,6 +207,7 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, version: int, items: Sequence[CommitItem], response: Any
     ) -> Any:
         host = self.host(request.group_id)
+        host.check_size(len(items), MIN_OFFSET_RECORD_BYTES + len(request.group_id))
         commit = OffsetCommit(
             request.group_id,
             request.member_id,
@@ -222,6 +226,7 @@ class GroupCoordinator:
         """Write pending offsets. They take effect when the commit marker of the transaction is
         written."""
         host = self.host(request.group_id)
+        host.check_size(len(items), MIN_OFFSET_RECORD_BYTES + len(request.group_id))
         commit = OffsetCommit(
             request.group_id,
             request.member_id,
