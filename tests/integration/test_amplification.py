@@ -347,8 +347,7 @@ def test_a_large_valid_request_is_served(broker: WatchedBroker, name: str) -> No
         assert connection.call(api_key, version, body).data
         assert connection.call(wire.METADATA, 4, wire.metadata_request([PLAIN])).data
     assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
-    # All partitions of a fetch session are added in one turn.
-    assert cost.turn_s <= (1 if api_key == wire.FETCH else MAX_TURN_S), cost
+    assert cost.turn_s <= MAX_TURN_S, cost
 
 
 def test_a_pipelining_connection_does_not_starve_other_connections(broker: WatchedBroker) -> None:

@@ -22,8 +22,8 @@ event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, TypeVar
 
 from kavka.api import authorization
 from kavka.api.context import RequestContext
@@ -38,6 +38,7 @@ from kavka.api.fetch_reads import (
 from kavka.api.fetch_session import NO_SESSION, FetchContext, FetchPartition
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import (
     AbortedTransaction,
@@ -63,10 +64,13 @@ NO_LIMIT = 0x7FFFFFFF
 NO_REPLICA = -1
 # The maximum number of reads of one fetch. The page cache may evict data again before it is read.
 MAX_WARMING_ROUNDS = 64
+# A fetch of more partitions is divided over several turns of the event loop.
+MAX_PARTITIONS_PER_TURN = 2000
 # With these codes the response contains the current leader.
 _LEADER_CHANGED = frozenset((int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)))
 
 Result = tuple[FetchPartition, PartitionRead]
+T = TypeVar("T")
 
 
 def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
@@ -123,6 +127,8 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
         if ctx.quota is not None and ctx.quota.client is not None:
             meter = ctx.quota.client.fetch
     fetch = _Fetch(ctx, request, context, reader, meter)
+    if fetch.is_divided:
+        return _handle_in_turns(fetch, request)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.is_complete(results):
         delayed = DelayedFetch(
@@ -137,6 +143,21 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
             # The recorded fetch offset may have completed a Produce request. Its client may have
             # appended again since the read.
             delayed.check()
+        return delayed.future
+    return fetch.respond(results)
+
+
+async def _handle_in_turns(fetch: _Fetch, request: FetchRequest) -> Any:
+    """Like `handle`, for a consumer's fetch of thousands of partitions."""
+    results = await fetch.read_in_turns()
+    if request.max_wait_ms > 0 and not fetch.is_complete(results):
+        watched = fetch.watch(results)
+        delayed = DelayedFetch(watched, fetch.is_ready, fetch.read_and_respond, request.max_wait_ms)
+        # Records may have been appended between the read of a partition and this turn.
+        async for partition in over_turns(list(watched)):
+            if delayed not in partition.pending_fetches:
+                break
+            delayed.check(partition)
         return delayed.future
     return fetch.respond(results)
 
@@ -156,6 +177,7 @@ class _Fetch:
         "_uses_topic_ids",
         "_version",
         "_watched",
+        "is_divided",
     )
 
     def __init__(
@@ -182,21 +204,39 @@ class _Fetch:
         # missing in total. An append updates the count of its partition only.
         self._watched: dict[Partition, tuple[FetchPartition, int]] = {}
         self._missing_bytes: int = self._min_bytes
+        # Whether the request is handled over several turns of the event loop. Followers' requests
+        # are not: an append between two turns would be lost for their session.
+        self.is_divided = context.follower is None and len(context.partitions) > MAX_PARTITIONS_PER_TURN
 
     # ---- reading
 
     def read(self) -> list[Result]:
         """Read the partitions of the request, up to the maximum bytes of the response. Return the
         entries with their reads."""
+        self._has_cold_data = False
+        self._reader.begin()
         results: list[Result] = []
-        reader = self._reader
+        self._read(self._context.partitions, results, self._max_bytes)
+        return results
+
+    async def read_in_turns(self) -> list[Result]:
+        self._has_cold_data = False
+        self._reader.begin()
+        results: list[Result] = []
         remaining = self._max_bytes
+        for part in _parts(self._context.partitions):
+            remaining = self._read(part, results, remaining)
+            await asyncio.sleep(0)
+        return results
+
+    def _read(self, entries: list[FetchPartition], results: list[Result], remaining: int) -> int:
+        """Read up to `remaining` bytes, and add the reads to `results`. Return the remaining
+        bytes."""
+        reader = self._reader
         # From v3 on, the first batch is sent even if it exceeds the limit, so that a consumer makes
         # progress.
-        min_one_batch = self._version >= 3
-        self._has_cold_data = False
-        reader.begin()
-        for entry in self._context.partitions:
+        min_one_batch = self._version >= 3 and remaining == self._max_bytes
+        for entry in entries:
             try:
                 read = reader.read(entry, remaining, min_one_batch)
             except KafkaError as error:
@@ -209,7 +249,7 @@ class _Fetch:
             if read.cold is not None:
                 self._has_cold_data = True
             results.append((entry, read))
-        return results
+        return remaining
 
     def _failed_read(self, entry: FetchPartition, error: KafkaError) -> PartitionRead:
         self._ctx.broker.replica_manager.count_failed_fetch(entry.topic, entry.index)
@@ -282,6 +322,8 @@ class _Fetch:
         return readable if readable < entry.max_bytes else entry.max_bytes
 
     def read_and_respond(self) -> Any:
+        if self.is_divided:
+            return asyncio.ensure_future(self._respond_in_turns(None))
         return self.respond(self.read())
 
     # ---- the response
@@ -291,7 +333,23 @@ class _Fetch:
         data first."""
         if self._has_cold_data or self._version < 4:
             return asyncio.ensure_future(self._respond_from_worker(results))
+        if self._meter is None and self.is_divided:
+            return asyncio.ensure_future(self._respond_in_turns(results))
         return self._build_within_quota(results)
+
+    async def _respond_in_turns(self, results: list[Result] | None) -> FetchResponse:
+        if results is None:
+            results = await self.read_in_turns()
+        if self._has_cold_data or self._version < 4:
+            return await self._respond_from_worker(results)
+        if self._meter is not None:
+            return self._build_within_quota(results)
+        response = FetchResponse(session_id=self._context.session_id)
+        topics: dict[Any, FetchableTopicResponse] = {}
+        for part in _parts(results):
+            self._add_results(response, topics, part)
+            await asyncio.sleep(0)
+        return response
 
     def _build_within_quota(self, results: list[Result]) -> FetchResponse:
         """Return the response and record its bytes. If they exceed the quota, return an empty
@@ -372,7 +430,13 @@ class _Fetch:
 
     def _build(self, results: list[Result]) -> FetchResponse:
         response = FetchResponse(session_id=self._context.session_id)
-        topics: dict[Any, FetchableTopicResponse] = {}
+        self._add_results(response, {}, results)
+        return response
+
+    def _add_results(
+        self, response: FetchResponse, topics: dict[Any, FetchableTopicResponse], results: list[Result]
+    ) -> None:
+        """Add the results to the response. `topics` has the topics of the response so far."""
         for entry, read in self._context.select(results):
             key = entry.topic_id if self._uses_topic_ids else entry.topic
             topic = topics.get(key)
@@ -397,7 +461,6 @@ class _Fetch:
                 self._reader.count_sent(read)
             elif read.must_respond:
                 self._set_outcome(response, entry, read, data)
-        return response
 
     def _set_outcome(
         self, response: FetchResponse, entry: FetchPartition, read: PartitionRead, data: PartitionData
@@ -433,3 +496,7 @@ def _convert(file_slice: FileSlice, magic: int, first_offset: int) -> tuple[byte
     for batch in batches(record_data):
         next_offset = batch.last_offset + 1
     return down_convert(record_data, magic, first_offset), next_offset
+
+
+def _parts(items: list[T]) -> Iterator[list[T]]:
+    return (items[start : start + MAX_PARTITIONS_PER_TURN] for start in range(0, len(items), MAX_PARTITIONS_PER_TURN))

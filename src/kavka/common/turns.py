@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from time import perf_counter
+from types import coroutine
 from typing import Any, TypeVar
 
 # How long divided work may hold the loop at a time.
@@ -13,12 +13,13 @@ MAX_STEP_S = 0.005
 T = TypeVar("T")
 
 
-def in_turns(loop: asyncio.AbstractEventLoop, steps: Iterator[Any]) -> None:
-    """Run `steps` to its end, for `MAX_STEP_S` now and for as long in each of the next turns."""
+def in_turns(call_soon: Callable[..., Any], steps: Iterator[Any]) -> None:
+    """Run `steps` to its end, for `MAX_STEP_S` now and for as long in each of the next turns.
+    `call_soon` is that of the event loop."""
     deadline = perf_counter() + MAX_STEP_S
     for _ in steps:
         if perf_counter() >= deadline:
-            loop.call_soon(in_turns, loop, steps)
+            call_soon(in_turns, call_soon, steps)
             return
 
 
@@ -28,5 +29,11 @@ async def over_turns(items: Iterable[T]) -> AsyncIterator[T]:
     for item in items:
         yield item
         if perf_counter() >= deadline:
-            await asyncio.sleep(0)
+            await _next_turn()
             deadline = perf_counter() + MAX_STEP_S
+
+
+@coroutine
+def _next_turn() -> Generator[None, None, None]:
+    """`asyncio.sleep(0)`, without I/O in this layer."""
+    yield

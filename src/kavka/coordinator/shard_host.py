@@ -283,7 +283,7 @@ class ShardHost(Generic[S]):
             self.state = HostState.FAILED
             self._retry = self._loop.call_later(delay_s, self._runtime.retry_load, self)
             return
-        in_turns(self._loop, self._activate([]))
+        in_turns(self._loop.call_soon, self._activate([]))
 
     def _activate(self, outcomes: list[Outcome]) -> Iterator[None]:
         for outcome in self.shard.on_loaded():
@@ -316,4 +316,4 @@ class ShardHost(Generic[S]):
         fail(waiters, KafkaError(ErrorCode.NOT_COORDINATOR))
         self._uncommitted.fail(self.partition, ErrorCode.NOT_COORDINATOR)
         if was_active:
-            in_turns(self._loop, self.shard.on_unloaded(ErrorCode.NOT_COORDINATOR))
+            in_turns(self._loop.call_soon, self.shard.on_unloaded(ErrorCode.NOT_COORDINATOR))

@@ -117,6 +117,35 @@ def test_an_append_counts_the_bytes_of_its_partition_only(tmp_path, monkeypatch)
     in_records_world(tmp_path, body)
 
 
+def test_a_fetch_of_many_partitions_is_divided_over_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch_module, "MAX_PARTITIONS_PER_TURN", 3)
+
+    async def body(world: RecordsWorld) -> None:
+        names = [f"t{n}" for n in range(10)]
+        for name in names:
+            await world.create(name)
+        entries = [(name, 0, 0) for name in names]
+        size = world.append("t1")
+        world.append("t8")
+        # The first batch is sent whatever its size; the limit applies to all parts together.
+        assert sizes(await (await world.fetch(*entries, max_bytes=1))) == [0, size, *[0] * 8]
+        assert sizes(await (await world.fetch(*entries, max_bytes=2 * size))) == [0, size, *[0] * 6, size, 0]
+
+        # The record is appended after its partition was read, and before the fetch waits.
+        entries = [(name, 0, int(name in ("t1", "t8"))) for name in names]
+        fetching = asyncio.ensure_future(world.fetch(*entries, min_bytes=1, max_wait_ms=60_000))
+        await asyncio.sleep(0)
+        world.append("t0")
+        assert sizes(await asyncio.wait_for(await fetching, 30)) == [size, *[0] * 9]
+        waiting = await world.fetch(*entries, min_bytes=2 * size, max_wait_ms=60_000)
+        assert not waiting.done()
+        world.append("t9")
+        assert sizes(await asyncio.wait_for(waiting, 30)) == [size, *[0] * 8, size]
+        assert not world.pending_requests()
+
+    in_records_world(tmp_path, body)
+
+
 def test_a_fetch_that_times_out_returns_the_available_records(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
