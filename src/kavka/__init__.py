@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from kavka.client.errors import IllegalState as IllegalState
     from kavka.client.errors import KafkaTimeout as KafkaTimeout
     from kavka.client.errors import Purged as Purged
+    from kavka.client.errors import SchemaRegistryError as SchemaRegistryError
+    from kavka.client.errors import SchemaRegistryUnavailable as SchemaRegistryUnavailable
     from kavka.client.errors import SerializationError as SerializationError
     from kavka.client.errors import UnsupportedVersion as UnsupportedVersion
     from kavka.client.metadata import Node as Node
@@ -89,6 +91,12 @@ if TYPE_CHECKING:
     from kavka.client.producer.record import ProducerRecord as ProducerRecord
     from kavka.client.producer.record import RecordMetadata as RecordMetadata
     from kavka.client.producer.send_batch import BatchFuture as BatchFuture
+    from kavka.client.schemas.registry import RegisteredSchema as RegisteredSchema
+    from kavka.client.schemas.registry import Schema as Schema
+    from kavka.client.schemas.registry import SchemaReference as SchemaReference
+    from kavka.client.schemas.registry import SchemaRegistry as SchemaRegistry
+    from kavka.client.schemas.serializers import JsonSchemaDeserializer as JsonSchemaDeserializer
+    from kavka.client.schemas.serializers import JsonSchemaSerializer as JsonSchemaSerializer
     from kavka.client.serializers import AutoSerializer as AutoSerializer
     from kavka.client.serializers import BooleanDeserializer as BooleanDeserializer
     from kavka.client.serializers import BooleanSerializer as BooleanSerializer
@@ -204,6 +212,8 @@ _NAMES = {
         "IllegalState",
         "KafkaTimeout",
         "Purged",
+        "SchemaRegistryError",
+        "SchemaRegistryUnavailable",
         "SerializationError",
         "UnsupportedVersion",
     ),
@@ -212,6 +222,8 @@ _NAMES = {
     "kavka.client.producer.producer": ("Producer",),
     "kavka.client.producer.record": ("ProducerRecord", "RecordMetadata"),
     "kavka.client.producer.send_batch": ("BatchFuture",),
+    "kavka.client.schemas.registry": ("RegisteredSchema", "Schema", "SchemaReference", "SchemaRegistry"),
+    "kavka.client.schemas.serializers": ("JsonSchemaDeserializer", "JsonSchemaSerializer"),
     "kavka.client.serializers": (
         "AutoSerializer",
         "BooleanDeserializer",

@@ -19,6 +19,7 @@ from copy import copy
 from typing import Any
 
 from kavka.client.security_config import JAVA_ONLY, SECURITY, SECURITY_ALIASES
+from kavka.client.serializers import is_serializer_setting
 from kavka.common.config import (
     BOOLEAN,
     HIGH,
@@ -125,6 +126,8 @@ class ClientConfig(Mapping[str, Any]):
             if value is None and key is not None:
                 continue
             self._explicit.add(name)
+            if key is None and is_serializer_setting(name):
+                continue
             if key is not None and _is_object(key, value):
                 objects[name] = tuple(value) if name in OBJECT_LISTS and isinstance(value, (list, tuple)) else value
             else:

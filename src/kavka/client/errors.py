@@ -64,6 +64,25 @@ class SerializationError(_Local, ValueError):
     """A key, a value or a header could not be serialized or deserialized."""
 
 
+class SchemaRegistryError(_Local):
+    """A schema registry rejected a request. `status` is the HTTP status and `error_code` the
+    registry's code; both are 0 if there was no response."""
+
+    def __init__(self, message: str, status: int = 0, error_code: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.status, self.error_code)
+
+
+class SchemaRegistryUnavailable(SchemaRegistryError, ConnectionError):
+    """No schema registry can be reached. The call may be repeated: no record was skipped."""
+
+    CODE = ErrorCode.NETWORK_EXCEPTION
+
+
 class ClientClosed(_Local, RuntimeError):
     """The client was closed before or during the call."""
 

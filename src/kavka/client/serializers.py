@@ -229,18 +229,44 @@ _NAMES = {
     "Json": "JsonSerializer",
     "KafkaJson": "JsonSerializer",
 }
+# The serializers of Confluent, which find their schemas in a registry.
+_REGISTRY = "kavka.client.schemas.serializers"
+_REGISTRY_NAMES = {
+    "KafkaAvro": "KafkaAvroSerializer",
+    "KafkaJsonSchema": "KafkaJsonSchemaSerializer",
+    "JsonSchema": "KafkaJsonSchemaSerializer",
+    "KafkaProtobuf": "KafkaProtobufSerializer",
+}
 SERIALIZERS = {f"{java}Serializer": f"{_HERE}:{class_name}" for java, class_name in _NAMES.items()} | {
     "StringEncoder": f"{_HERE}:StringSerializer",
     "DefaultEncoder": f"{_HERE}:BytesSerializer",
     "AvroSerializer": "kavka.client.serializers_extra:AvroSerializer",
     "ProtobufSerializer": "kavka.client.serializers_extra:ProtobufSerializer",
+    **{f"{name}Serializer": f"{_REGISTRY}:{class_name}" for name, class_name in _REGISTRY_NAMES.items()},
 }
 DESERIALIZERS = {f"{java}Deserializer": f"{_HERE}:{class_name}" for java, class_name in _NAMES.items()} | {
     "StringDecoder": f"{_HERE}:StringSerializer",
     "DefaultDecoder": f"{_HERE}:BytesSerializer",
     "AvroDeserializer": "kavka.client.serializers_extra:AvroSerializer",
     "ProtobufDeserializer": "kavka.client.serializers_extra:ProtobufSerializer",
+    **{f"{name}Deserializer": f"{_REGISTRY}:{class_name}" for name, class_name in _REGISTRY_NAMES.items()},
 }
+
+# Settings that only serializers read.
+_SETTINGS = frozenset(
+    {
+        "avro.schema", "avro.writer.schema", "avro.max.depth", "json.schema", "protobuf.message", "protobuf.schema",
+        "auto.register.schemas", "normalize.schemas", "use.latest.version", "use.schema.id", "subject.name.strategy",
+        "serializer.encoding", "deserializer.encoding", "latest.cache.ttl.sec", "max.retries", "retries.wait.ms",
+        "http.connect.timeout.ms", "http.read.timeout.ms",
+    }
+)  # fmt: skip
+_SETTING_PREFIXES = ("schema.registry.", "basic.auth.", "bearer.auth.")
+
+
+def is_serializer_setting(name: str) -> bool:
+    return name.startswith(_SETTING_PREFIXES) or name.removeprefix("key.").removeprefix("value.") in _SETTINGS
+
 
 Convert: TypeAlias = Callable[[str, Any, Any], Any]
 """A function from (topic, value, headers) to the converted value."""

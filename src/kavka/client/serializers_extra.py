@@ -1,17 +1,23 @@
 """Serializers for Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install
-kavka[serializers]`)."""
+kavka[serializers]`). With a registry (`registry=…` or `schema.registry.url`) they are the
+serializers of `schemas/serializers.py`."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kavka.client import avro_bounds
 from kavka.client.errors import SerializationError
 from kavka.common.config import INT, AtLeast, ConfigError, ConfigKey
 
+if TYPE_CHECKING:
+    from kavka.client.schemas.registry import SchemaRegistry
+    from kavka.client.schemas.serializers import RegistrySerializer
+
+_URL = "schema.registry.url"
 _DEPTH = ConfigKey("avro.max.depth", INT, avro_bounds.MAX_DEPTH, "Largest depth of nested Avro data.", AtLeast(1))
 
 
@@ -37,16 +43,38 @@ class AvroSerializer:
 
     Settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Data
     with more than `max_depth` (`avro.max.depth`) nested levels is rejected.
+
+    With a registry, data starts with the id of its schema, and readers need no schema.
     """
 
     def __init__(
-        self, schema: Any = None, *, writer_schema: Any = None, max_depth: int = avro_bounds.MAX_DEPTH
+        self,
+        schema: Any = None,
+        *,
+        writer_schema: Any = None,
+        max_depth: int = avro_bounds.MAX_DEPTH,
+        registry: SchemaRegistry | str | None = None,
+        **registry_options: Any,
     ) -> None:
+        self._registered: RegistrySerializer | None = None
+        if registry is not None:
+            from kavka.client.schemas.serializers import KafkaAvroSerializer
+
+            self._registered = KafkaAvroSerializer(schema, registry=registry, **registry_options)
+            return
+        self._source = schema
         self._schema = _parse_schema("avro.schema", schema)
         self._writer = _parse_schema("avro.writer.schema", writer_schema) if writer_schema is not None else self._schema
         self._set_bounds(max_depth)
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
+        if self._registered is None and configs.get(_URL):
+            from kavka.client.schemas.serializers import KafkaAvroSerializer
+
+            self._registered = KafkaAvroSerializer(self._source)
+        if self._registered is not None:
+            self._registered.configure(configs, is_key)
+            return
         prefix = "key" if is_key else "value"
         schema = configs.get(f"{prefix}.avro.schema", configs.get("avro.schema"))
         if self._schema is None and schema is None:
@@ -67,6 +95,8 @@ class AvroSerializer:
     def serialize(self, topic: str, value: Any) -> bytes | None:
         if value is None:
             return None
+        if self._registered is not None:
+            return self._registered.serialize(topic, value)
         import fastavro
 
         out = io.BytesIO()
@@ -81,6 +111,8 @@ class AvroSerializer:
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         if data is None:
             return None
+        if self._registered is not None:
+            return self._registered.deserialize(topic, data)
         import fastavro
 
         try:
@@ -92,18 +124,34 @@ class AvroSerializer:
 
 class ProtobufSerializer:
     """Serializes messages of one Protobuf class. Setting: `protobuf.message` (the generated
-    class)."""
+    class). With a registry, data starts with the id of its schema, and readers need no class."""
 
-    def __init__(self, message: Any = None) -> None:
+    def __init__(
+        self, message: Any = None, *, registry: SchemaRegistry | str | None = None, **registry_options: Any
+    ) -> None:
         self._message = message
+        self._registered: RegistrySerializer | None = None
+        if registry is not None:
+            from kavka.client.schemas.serializers import KafkaProtobufSerializer
+
+            self._registered = KafkaProtobufSerializer(message, registry=registry, **registry_options)
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
+        if self._registered is None and configs.get(_URL):
+            from kavka.client.schemas.serializers import KafkaProtobufSerializer
+
+            self._registered = KafkaProtobufSerializer(self._message)
+        if self._registered is not None:
+            self._registered.configure(configs, is_key)
+            return
         prefix = "key" if is_key else "value"
         self._message = configs.get(f"{prefix}.protobuf.message", configs.get("protobuf.message", self._message))
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         if value is None:
             return None
+        if self._registered is not None:
+            return self._registered.serialize(topic, value)
         try:
             return bytes(value.SerializeToString())
         except Exception as error:
@@ -112,6 +160,8 @@ class ProtobufSerializer:
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         if data is None:
             return None
+        if self._registered is not None:
+            return self._registered.deserialize(topic, data)
         if self._message is None:
             raise ConfigError("protobuf.message", "is required by ProtobufDeserializer")
         try:

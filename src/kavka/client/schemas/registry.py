@@ -1,0 +1,233 @@
+"""The client of a schema registry, for Confluent's REST API.
+
+A registered schema never changes, so schemas and ids are cached as long as the client exists. Only
+the latest version of a subject is requested again, after `latest.cache.ttl.sec`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from kavka.client.errors import SchemaRegistryError
+from kavka.client.schemas.http import RegistryHttp
+
+T = TypeVar("T")
+
+MAX_CACHED = 10_000
+MAX_REFERENCES = 200
+LATEST_TTL_S = 60.0
+MISSING_TTL_S = 10.0
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class SchemaReference:
+    """A name in a schema and the registered schema that defines it. The name is an Avro full name,
+    the URI of a `$ref`, or the path of an import."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The text of a schema. The type is AVRO, JSON or PROTOBUF."""
+
+    text: str
+    type: str = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"schema": self.text}
+        if self.type != "AVRO":
+            body["schemaType"] = self.type
+        if self.references:
+            body["references"] = [
+                {"name": reference.name, "subject": reference.subject, "version": reference.version}
+                for reference in self.references
+            ]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Schema:
+        references = tuple(
+            SchemaReference(reference["name"], reference["subject"], reference["version"])
+            for reference in body.get("references") or ()
+        )
+        return cls(body["schema"], body.get("schemaType") or "AVRO", references)
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: Schema
+
+
+class SchemaRegistry:
+    """A schema registry: `SchemaRegistry("http://localhost:8081")`, or with Confluent's settings
+    (`http.py` lists them): `SchemaRegistry(settings={"schema.registry.url": …})`.
+
+    Any thread may use it. Calls block. They raise SchemaRegistryError if the registry rejects a
+    request, and its subclass SchemaRegistryUnavailable if it cannot be reached. A pickled registry
+    has its settings, but not its cache.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = {**(settings or {}), **({} if url is None else {"schema.registry.url": url})}
+        self._http = RegistryHttp(self._settings)
+        self._now_s = now_s
+        self._latest_ttl_s = float(self._settings.get("latest.cache.ttl.sec", LATEST_TTL_S))
+        self._lock = threading.RLock()
+        self._cache: dict[Hashable, Any] = {}
+        self._latest: dict[str, tuple[float, RegisteredSchema]] = {}
+        self._missing: dict[int, tuple[float, SchemaRegistryError]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_settings, (self._settings,)
+
+    @property
+    def url(self) -> str:
+        """The URLs, without passwords."""
+        return self._http.url
+
+    # --- schemas
+
+    def schema(self, schema_id: int) -> Schema:
+        """Return the schema with this id."""
+        with self._lock:
+            if schema_id in self._missing:
+                expiry, error = self._missing[schema_id]
+                if self._now_s() < expiry:
+                    raise error
+                del self._missing[schema_id]
+            try:
+                return self._cached(("id", schema_id), lambda: self._schema(schema_id))
+            except SchemaRegistryError as error:
+                if error.status == _NOT_FOUND:
+                    _put(self._missing, schema_id, (self._now_s() + MISSING_TTL_S, error))
+                raise
+
+    def _schema(self, schema_id: int) -> Schema:
+        # A registry that knows no other format of Protobuf schemas ignores the parameter.
+        return Schema.from_json(self._http.request("GET", f"/schemas/ids/{schema_id}?format=serialized"))
+
+    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
+        """Register a schema unless the subject has it, and return its id."""
+        query = "?normalize=true" if normalize else ""
+        path = f"/subjects/{_quoted(subject)}/versions{query}"
+        return self._cached(
+            ("register", subject, schema), lambda: int(self._http.request("POST", path, schema.to_json())["id"])
+        )
+
+    def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> RegisteredSchema:
+        """Return the version of the subject that has this schema."""
+        query = "?normalize=true" if normalize else ""
+        path = f"/subjects/{_quoted(subject)}{query}"
+        return self._cached(
+            ("lookup", subject, schema), lambda: _registered(self._http.request("POST", path, schema.to_json()))
+        )
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """Return the latest version of a subject. It may be a minute old (`latest.cache.ttl.sec`)."""
+        with self._lock:
+            now_s = self._now_s()
+            cached = self._latest.get(subject)
+            if cached is not None and now_s < cached[0]:
+                return cached[1]
+            path = f"/subjects/{_quoted(subject)}/versions/latest?format=serialized"
+            registered = _registered(self._http.request("GET", path))
+            _put(self._latest, subject, (now_s + self._latest_ttl_s, registered))
+            return registered
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        path = f"/subjects/{_quoted(subject)}/versions/{version}?format=serialized"
+        return self._cached(("version", subject, version), lambda: _registered(self._http.request("GET", path)))
+
+    def dependencies(self, schema: Schema) -> dict[str, Schema]:
+        """Return the schemas that a schema references, directly or not, by name. A schema comes
+        after those that it references."""
+        schemas: dict[str, Schema] = {}
+        self._add_dependencies(schema, schemas, ())
+        return schemas
+
+    def _add_dependencies(self, schema: Schema, schemas: dict[str, Schema], path: tuple[str, ...]) -> None:
+        for reference in schema.references:
+            if reference.name in schemas or reference.name in path:
+                continue
+            if len(schemas) >= MAX_REFERENCES:
+                raise SchemaRegistryError(f"a schema with more than {MAX_REFERENCES} references")
+            referenced = self.version(reference.subject, reference.version).schema
+            self._add_dependencies(referenced, schemas, (*path, reference.name))
+            schemas[reference.name] = referenced
+
+    # --- subjects
+
+    def subjects(self) -> list[str]:
+        return [str(subject) for subject in self._http.request("GET", "/subjects")]
+
+    def versions(self, subject: str) -> list[int]:
+        return [int(version) for version in self._http.request("GET", f"/subjects/{_quoted(subject)}/versions")]
+
+    def is_compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
+        """Whether the subject's compatibility level allows to register the schema."""
+        path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}"
+        return bool(self._http.request("POST", path, schema.to_json())["is_compatible"])
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        """Set the compatibility level (BACKWARD, FULL, NONE …) of a subject, or the default."""
+        path = "/config" if subject is None else f"/config/{_quoted(subject)}"
+        self._http.request("PUT", path, {"compatibility": level})
+
+    def _cached(self, key: Hashable, request: Callable[[], T]) -> T:
+        with self._lock:
+            if key not in self._cache:
+                _put(self._cache, key, request())
+            result: T = self._cache[key]
+            return result
+
+
+def _put(cache: dict[Any, Any], key: Hashable, value: Any) -> None:
+    if len(cache) >= MAX_CACHED:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(body["subject"], int(body["version"]), int(body["id"]), Schema.from_json(body))
+
+
+def _quoted(subject: str) -> str:
+    return quote(subject, safe="")
+
+
+def _from_settings(settings: Mapping[str, Any]) -> SchemaRegistry:
+    return SchemaRegistry(settings=settings)
+
+
+def shared_registry(settings: Mapping[str, Any]) -> SchemaRegistry:
+    """Return the registry of these settings, which this process shares. Other settings are
+    ignored."""
+    return _shared(json.dumps(RegistryHttp.own_settings(settings), sort_keys=True, default=str))
+
+
+@lru_cache(maxsize=100)
+def _shared(settings: str) -> SchemaRegistry:
+    return SchemaRegistry(settings=json.loads(settings))
