@@ -21,6 +21,7 @@ from tests.support import jars, targets  # noqa: E402
 from tests.support.java_client import JavaClient  # noqa: E402
 from tests.support.missing import need_command, skip_loudly  # noqa: E402
 from tests.support.our_consumer import group_overrides  # noqa: E402
+from tests.support.registry import Registry  # noqa: E402
 from tests.support.tools import ApacheTools  # noqa: E402
 
 # pytest accepts `--target` only if this folder is on its command line. The variable always works.
@@ -165,6 +166,17 @@ def java_version(request: pytest.FixtureRequest) -> str:
 def java(java_parts: None, java_version: str, target: targets.Target) -> Iterator[JavaClient]:
     with JavaClient(java_version, target.bootstrap_servers) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A schema registry, shared by all tests of a run. Each test uses separate subjects."""
+    try:
+        jars.apicurio_home()
+    except jars.JavaMissing as error:
+        skip_loudly(str(error))
+    with Registry(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kavka.cli import registry_files
+from kavka.cli.tool import ToolError
 from tests.support import debian
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,10 +167,24 @@ def _exclusions(artifact: str) -> str:
     return f"<exclusions><exclusion>{exclusion}</exclusion></exclusions>"
 
 
+def apicurio_home() -> Path:
+    """Return the folder of Apicurio Registry. Download it if it is missing."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    home = CACHE / f"apicurio-registry-{registry_files.VERSION}"
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        java()
+        try:
+            return home if home.exists() else registry_files.download(CACHE)
+        except ToolError as error:
+            raise JavaMissing(str(error)) from None
+
+
 def main() -> int:
     for name in CLASS_PATHS:
         jars = class_path(name).split(":")
         print(f"{name}: {len(jars)} jars")
+    print(f"Apicurio Registry: {apicurio_home().name}")
     return 0
 
 

@@ -59,6 +59,7 @@ TOOLS = (
         "zookeeper-shell", CLUSTER, "read and change znodes", "kavka.cli.zookeeper_shell",
         scripts=("zookeeper-shell",),
     ),
+    Tool("registry", BROKER, "run a schema registry for development", "kavka.cli.registry", scripts=()),
     Tool("security", BROKER, "create the files of a secured broker", "kavka.cli.security", scripts=()),
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change settings of topics, brokers and groups", "kavka.cli.configs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urljoin
 
 from kavka.client.errors import SerializationError
 from kavka.client.schemas.registry import Schema
@@ -24,9 +25,12 @@ class JsonValidator:
             raise SerializationError("JSON Schema needs jsonschema: pip install 'kavka[serializers]'") from None
         try:
             self.document: Any = json.loads(schema.text)
+            # A name may be a path that is relative to the URI of the schema.
+            base = str(self.document.get("$id", "")) if isinstance(self.document, dict) else ""
             resources = [
-                (name, Resource.from_contents(json.loads(dependency.text), default_specification=DRAFT7))
+                (uri, Resource.from_contents(json.loads(dependency.text), default_specification=DRAFT7))
                 for name, dependency in dependencies.items()
+                for uri in {name, urljoin(base, name)}
             ]
             kind = validator_for(self.document, default=Draft7Validator)
             kind.check_schema(self.document)
