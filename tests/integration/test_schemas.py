@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import Schema as ConfluentSchema
+from confluent_kafka.schema_registry import SchemaReference as ConfluentReference
 from confluent_kafka.schema_registry import (
     SchemaRegistryClient,
     record_subject_name_strategy,
     topic_record_subject_name_strategy,
 )
-from confluent_kafka.schema_registry import Schema as ConfluentSchema
-from confluent_kafka.schema_registry import SchemaReference as ConfluentReference
 from confluent_kafka.schema_registry.avro import AvroDeserializer as ConfluentAvroReader
 from confluent_kafka.schema_registry.avro import AvroSerializer as ConfluentAvroWriter
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -122,9 +122,7 @@ def test_protobuf_schemas_as_text_are_compiled_with_their_imports(registry: Regi
     money = f"{topic}-money"
     client.register(money, Schema(FILES["kavka_shop_money.proto"], "PROTOBUF"))
     reference = SchemaReference("kavka_shop_money.proto", money, 1)
-    schema_id = client.register(
-        f"{topic}-value", Schema(FILES["kavka_shop_order.proto"], "PROTOBUF", (reference,))
-    )
+    schema_id = client.register(f"{topic}-value", Schema(FILES["kavka_shop_order.proto"], "PROTOBUF", (reference,)))
     settings = {"registry": client, "schema_id": schema_id}
     mapping = {"id": 3, "price": {"cents": 5}, "at": "2024-01-02T03:04:05Z"}
     data = ProtobufSerializer("kavka.shop.Order", **settings).serialize(topic, mapping)
@@ -146,9 +144,7 @@ def test_references_of_avro_and_json_are_resolved(
     schema = Schema(json.dumps(sale), references=(SchemaReference("shop.Customer", f"{topic}-customer", 1),))
     value = {"buyer": {"name": "a"}, "seller": {"name": "b"}}
     written = AvroSerializer(schema, registry=client).serialize(topic, value)
-    theirs = ConfluentSchema(
-        json.dumps(sale), "AVRO", [ConfluentReference("shop.Customer", f"{topic}-customer", 1)]
-    )
+    theirs = ConfluentSchema(json.dumps(sale), "AVRO", [ConfluentReference("shop.Customer", f"{topic}-customer", 1)])
     assert ConfluentAvroWriter(confluent, theirs)(value, value_of(topic)) == written
     assert AvroSerializer(registry=registry.client()).deserialize(topic, written) == value
 

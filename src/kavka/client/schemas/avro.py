@@ -24,7 +24,7 @@ def parse(schema: Schema, dependencies: Mapping[str, Schema]) -> Any:
     except ImportError:
         raise SerializationError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
 
-    class Repository(AbstractSchemaRepository):  # type: ignore[misc]
+    class Repository(AbstractSchemaRepository):
         def load(self, name: str) -> Any:
             if name == _ROOT:
                 return document(schema)

@@ -121,7 +121,9 @@ class RegistryHttp:
         except (OSError, http.client.HTTPException) as error:
             raise _unavailable(server, error) from None
         if len(text) > MAX_RESPONSE_BYTES:
-            raise SchemaRegistryError(f"schema registry {server.url}: a response of more than {MAX_RESPONSE_BYTES} bytes")
+            raise SchemaRegistryError(
+                f"schema registry {server.url}: a response of more than {MAX_RESPONSE_BYTES} bytes"
+            )
         try:
             return json.loads(text)
         except ValueError:
@@ -198,7 +200,9 @@ def _rejection(server: _Server, method: str, path: str, error: urllib.error.HTTP
 def _unavailable(server: _Server, error: BaseException) -> SchemaRegistryError:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        text = f"schema registry {server.url} is not trusted: {reason.verify_message} (schema.registry.ssl.truststore.*)"
+        text = (
+            f"schema registry {server.url} is not trusted: {reason.verify_message} (schema.registry.ssl.truststore.*)"
+        )
         return SchemaRegistryError(text)
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return SchemaRegistryUnavailable(f"schema registry {server.url} is not available: {' '.join(text.split())}")

@@ -36,6 +36,8 @@ class JsonValidator:
             kind.check_schema(self.document)
             registry: Any = Registry().with_resources(resources)
             self._validator = kind(self.document, registry=registry)
+            resource = Resource.from_contents(self.document, default_specification=DRAFT7)
+            self.resolver: Any = registry.with_resource(base, resource).resolver(base)
         except Exception as error:
             reason = getattr(error, "message", None) or str(error)
             raise SerializationError(f"invalid JSON schema: {' '.join(reason.split())[:500]}") from error
@@ -55,7 +57,9 @@ class JsonValidator:
         if error is not None:
             place = "".join(f"[{part!r}]" for part in error.absolute_path)
             message = " ".join(error.message.split())[:500]
-            raise SerializationError(f"the value does not match the JSON schema{' at ' + place if place else ''}: {message}")
+            raise SerializationError(
+                f"the value does not match the JSON schema{' at ' + place if place else ''}: {message}"
+            )
 
     def write(self, value: Any) -> bytes:
         self.check(value)

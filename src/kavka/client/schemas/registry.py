@@ -81,7 +81,7 @@ class SchemaRegistry:
 
     Any thread may use it. Calls block. They raise SchemaRegistryError if the registry rejects a
     request, and its subclass SchemaRegistryUnavailable if it cannot be reached. A pickled registry
-    has its settings, but not its cache.
+    becomes the shared registry of the process that unpickles it.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SchemaRegistry:
         self._missing: dict[int, tuple[float, SchemaRegistryError]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_settings, (self._settings,)
+        return shared_registry, (self._settings,)
 
     @property
     def url(self) -> str:
@@ -146,7 +146,8 @@ class SchemaRegistry:
         )
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """Return the latest version of a subject. It may be a minute old (`latest.cache.ttl.sec`)."""
+        """Return the latest version of a subject, as it was up to a minute ago
+        (`latest.cache.ttl.sec`)."""
         with self._lock:
             now_s = self._now_s()
             cached = self._latest.get(subject)
@@ -216,10 +217,6 @@ def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
 
 def _quoted(subject: str) -> str:
     return quote(subject, safe="")
-
-
-def _from_settings(settings: Mapping[str, Any]) -> SchemaRegistry:
-    return SchemaRegistry(settings=settings)
 
 
 def shared_registry(settings: Mapping[str, Any]) -> SchemaRegistry:

@@ -274,34 +274,52 @@ def _field(field: StructField, name: str) -> dict[str, Any]:
     return {"name": field.name, "type": kind}
 
 
+def column_type(definition: Any) -> DataType:
+    """Returns the column type of a schema in fastavro's form."""
+    return _typed(definition).kind
+
+
+def column_reader(definition: Any, reader_definition: Any = None) -> Callable[[bytes, int], Any]:
+    """Returns a function of (data, position of the datum). It returns a value for the column of the
+    reader's schema, by default the schema itself, and raises an exception for other data."""
+    from fastavro import parse_schema, schemaless_reader
+
+    _typed(definition)
+    compiled = parse_schema(_for_reading(definition))
+    resolved = None if reader_definition is None else parse_schema(_for_reading(reader_definition))
+    fit = _typed(definition if reader_definition is None else reader_definition).fit
+
+    def read(data: bytes, position: int) -> Any:
+        source = io.BytesIO(data)
+        source.seek(position)
+        datum = schemaless_reader(source, compiled, resolved)
+        if fit is not None and datum is not None:
+            datum = fit(datum)
+        if source.tell() != len(data):
+            raise Misfit("there are bytes after the datum: it has a different schema")
+        return datum
+
+    return read
+
+
 def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
     """Returns a function for a UDF, which converts bytes to (value, error message)."""
-    state: list[Any] = []
+    state: list[Callable[[bytes, int], Any]] = []
 
     def read(data: Any) -> Any:
-        from fastavro import parse_schema, schemaless_reader
-
         if data is None:
             return (None, None)
         if not state:
-            definition = parsed(schema)
-            state.extend((parse_schema(_for_reading(definition)), _typed(definition).fit))
+            state.append(column_reader(parsed(schema)))
         data = bytes(data)
-        if confluent:
-            if len(data) < 5 or data[0] != 0:
-                return (None, "Unknown magic byte!")
-            data = data[5:]
-        source = io.BytesIO(data)
-        compiled, fit = state
+        if confluent and (len(data) < 5 or data[0] != 0):
+            return (None, "Unknown magic byte!")
         try:
-            datum = schemaless_reader(source, compiled, None)
-            if fit is not None and datum is not None:
-                datum = fit(datum)
+            return (state[0](data, 5 if confluent else 0), None)
+        except Misfit as error:
+            return (None, str(error))
         except Exception as error:
             return (None, f"{type(error).__name__}: {error}")
-        if source.read(1):
-            return (None, "there are bytes after the datum: it has a different schema")
-        return (datum, None)
 
     return read
 
@@ -319,19 +337,19 @@ def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
             state.append(parsed(schema))
         output = io.BytesIO()
         output.write(prefix)
-        schemaless_writer(output, state[0], _from_row(value))
+        schemaless_writer(output, state[0], from_row(value))
         return output.getvalue()
 
     return write
 
 
-def _from_row(value: Any) -> Any:
+def from_row(value: Any) -> Any:
     if hasattr(value, "asDict"):
-        return {name: _from_row(item) for name, item in value.asDict().items()}
+        return {name: from_row(item) for name, item in value.asDict().items()}
     if isinstance(value, dict):
-        return {name: _from_row(item) for name, item in value.items()}
+        return {name: from_row(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_from_row(item) for item in value]
+        return [from_row(item) for item in value]
     if isinstance(value, bytearray):
         return bytes(value)
     return value

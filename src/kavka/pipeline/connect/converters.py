@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from kavka.common.config import ConfigType, Importance, OneOf
+from kavka.common.config import Importance
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import DATA_EXCEPTION, SchemaName
@@ -222,55 +222,3 @@ class BooleanConverter(_NumberConverter):
 
     java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
     code, spark, noun = ">?", "boolean", "Boolean"
-
-
-# --- Avro
-
-
-class AvroConverter(Converter):
-    """Avro, one datum per record. The schema is configured: there is no schema registry. With
-    `wire.format=confluent` a datum has Confluent's five-byte prefix (a zero and the schema id). The
-    id is ignored when reading."""
-
-    java_names = ("io.confluent.connect.avro.AvroConverter",)
-    options = (
-        Option("schema", default=None, importance=Importance.HIGH,
-               doc="The Avro schema as JSON. Sinks require it. Sources without it derive a schema from their columns."),
-        Option("wire.format", default="none", recommended=("none", "confluent"), validator=OneOf(("none", "confluent")),
-               doc="`none`: the datum alone; `confluent`: a zero byte and the four-byte schema id before it."),
-        Option("schema.id", ConfigType.INT, default=0, doc="The schema id to write with `wire.format=confluent`."),
-    )  # fmt: skip
-
-    @classmethod
-    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        from kavka.pipeline.connect import avro
-
-        try:
-            if config["schema"]:
-                avro.to_spark(config["schema"])
-        except ConnectError as error:
-            return {"schema": f"Invalid value for configuration schema: {error}"}
-        return {}
-
-    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
-        from kavka.pipeline.connect import avro
-
-        if not self.config["schema"]:
-            raise ConnectError("AvroConverter requires the option schema to read records: there is no schema registry")
-        kind = avro.to_spark(self.config["schema"])
-        result_type = StructType([StructField("value", kind), StructField("error", StringType())])
-        read = F.udf(avro.reader(self.config["schema"], self._confluent), result_type, useArrow=False)
-        result = read(column)
-        message = F.when(result["error"].isNotNull(), F.lit("Failed to deserialize data to Avro: "))
-        return Decoded(result["value"], message, result["error"])
-
-    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
-        from kavka.pipeline.connect import avro
-
-        schema = self.config["schema"] or avro.from_spark(kind, name)
-        prefix = b"\0" + int(self.config["schema.id"]).to_bytes(4, "big") if self._confluent else b""
-        return F.udf(avro.writer(schema, prefix), "binary", useArrow=False)(column)
-
-    @property
-    def _confluent(self) -> bool:
-        return bool(self.config["wire.format"] == "confluent")

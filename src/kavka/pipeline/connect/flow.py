@@ -120,7 +120,7 @@ class Flow:
             return frame
         if self.tolerant:
             return frame.filter(F.col(ERROR).isNull()).drop(ERROR)
-        return frame.withColumn(VALUE, failing_in(VALUE)).drop(ERROR)
+        return frame.withColumn(VALUE, failing_in(VALUE, "offset" in frame.columns)).drop(ERROR)
 
     # --- sinks
 
@@ -193,11 +193,17 @@ class Flow:
         )  # fmt: skip
 
 
-def failing_in(column: str) -> Column:
-    """Returns the column with an expression that fails the task on a failed record."""
+def failing_in(column: str, has_offset: bool) -> Column:
+    """Returns the column with an expression that fails the task on a failed record. A record of a
+    topic has an offset."""
     error = F.col(ERROR)
+    place = F.lit("")
+    if has_offset:
+        topic, partition, offset = (F.col(name).cast("string") for name in ("topic", "partition", "offset"))
+        place = F.concat(F.lit(" for "), topic, F.lit("-"), partition, F.lit(" at offset "), offset)
     text = F.concat(
-        F.lit("RECORD FAILED in "), error["stage"], F.lit(" ("), error["operator"], F.lit("): "), error["message"],
+        F.lit("RECORD FAILED in "), error["stage"], place,
+        F.lit(" ("), error["operator"], F.lit("): "), error["message"],
         F.when(error["cause"].isNotNull(), F.concat(F.lit(" caused by: "), error["cause"])).otherwise(F.lit("")),
     )  # fmt: skip
     return F.when(error.isNull(), F.col(column)).otherwise(F.raise_error(text))

@@ -24,8 +24,12 @@ CONVERTERS = {
         name: f"{_HERE}.converters:{name}"
         for name in (
             "ByteArrayConverter", "StringConverter", "ShortConverter", "IntegerConverter", "LongConverter",
-            "FloatConverter", "DoubleConverter", "BooleanConverter", "AvroConverter",
+            "FloatConverter", "DoubleConverter", "BooleanConverter",
         )
+    },
+    **{
+        name: f"{_HERE}.schema_converters:{name}"
+        for name in ("AvroConverter", "JsonSchemaConverter", "ProtobufConverter")
     },
     "JsonConverter": f"{_HERE}.json_converter:JsonConverter",
 }  # fmt: skip

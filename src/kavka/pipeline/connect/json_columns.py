@@ -1,0 +1,229 @@
+"""JSON Schema: conversion between schemas and Spark's types, and of values. The annotations
+`connect.type` and the titles of logical types are those of Confluent's JsonSchemaConverter."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kavka.pipeline.connect import schemas
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.records import SchemaName
+
+Convert = Callable[[Any], Any]
+
+_INTEGERS: dict[str, tuple[DataType, int]] = {
+    "int8": (ByteType(), 8),
+    "int16": (ShortType(), 16),
+    "int32": (IntegerType(), 32),
+    "int64": (LongType(), 64),
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The column type of a schema, and the conversion of its JSON values."""
+
+    kind: DataType
+    convert: Convert
+    nullable: bool = False
+
+
+def to_column(validator: Any) -> Typed:
+    """Returns the type of a schema, from the `JsonValidator` that resolves its references. Raises
+    ConnectError if it has none."""
+    return _typed(validator.document, validator.resolver, 0)
+
+
+def _typed(schema: Any, resolver: Any, depth: int) -> Typed:
+    if depth > schemas.MAX_DEPTH:
+        raise ConnectError(
+            f"a JSON schema with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
+        )
+    if not isinstance(schema, dict):
+        raise ConnectError("a JSON schema that allows any value has no column type")
+    if "$ref" in schema:
+        found = resolver.lookup(schema["$ref"])
+        return _typed(found.contents, found.resolver, depth + 1)
+    for union in ("oneOf", "anyOf", "allOf"):
+        if union in schema:
+            return _union(schema[union], union, resolver, depth)
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        others = [kind for kind in kinds if kind != "null"]
+        if len(others) != 1:
+            raise ConnectError(f"a JSON schema of the types {', '.join(map(str, kinds))} has no column type")
+        return _nullable(_typed({**schema, "type": others[0]}, resolver, depth), len(others) < len(kinds))
+    if kinds is None and all(isinstance(symbol, str) for symbol in schema.get("enum", (None,))):
+        kinds = "string"
+    return _simple(schema, kinds, resolver, depth)
+
+
+def _union(branches: Any, union: str, resolver: Any, depth: int) -> Typed:
+    others = [branch for branch in branches if not isinstance(branch, dict) or branch.get("type") != "null"]
+    if len(others) != 1:
+        raise ConnectError(f"{union} of several types has no column type: only of a type and null")
+    return _nullable(_typed(others[0], resolver, depth + 1), len(others) < len(branches))
+
+
+def _nullable(typed: Typed, nullable: bool) -> Typed:
+    if not nullable:
+        return typed
+    return Typed(typed.kind, lambda value: None if value is None else typed.convert(value), True)
+
+
+def _simple(schema: dict[str, Any], kind: Any, resolver: Any, depth: int) -> Typed:
+    hint, title = schema.get("connect.type"), str(schema.get("title", ""))
+    match kind:
+        case "boolean":
+            return Typed(BooleanType(), _same)
+        case "integer":
+            if title == f"{schemas.LOGICAL}Timestamp":
+                return Typed(TimestampType(), lambda value: _EPOCH + int(value) * _MILLISECOND)
+            if title == f"{schemas.LOGICAL}Date":
+                return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=int(value)))
+            spark, bits = _INTEGERS.get(str(hint), _INTEGERS["int64"])
+            return Typed(spark, _integer(bits))
+        case "number":
+            return Typed(FloatType() if hint == "float32" else DoubleType(), float)
+        case "string":
+            return Typed(BinaryType(), base64.b64decode) if hint == "bytes" else Typed(StringType(), _same)
+        case "array":
+            if not isinstance(schema.get("items"), dict):
+                raise ConnectError("a JSON schema of an array without items has no column type")
+            item = _typed(schema["items"], resolver, depth + 1)
+            return Typed(ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in value])
+        case "object":
+            return _object(schema, resolver, depth)
+    raise ConnectError(f"a JSON schema of type {kind} has no column type")
+
+
+def _object(schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
+    others = schema.get("additionalProperties")
+    if "properties" not in schema:
+        if not isinstance(others, dict):
+            raise ConnectError("a JSON schema of an object without properties has no column type")
+        item = _typed(others, resolver, depth + 1)
+        return Typed(
+            MapType(StringType(), item.kind, item.nullable),
+            lambda value: {name: item.convert(each) for name, each in value.items()},
+        )
+    required = schema.get("required", ())
+    properties = schema["properties"]
+    # Confluent's converter numbers the fields, because an object has no order.
+    names = sorted(properties, key=lambda name: (properties[name].get("connect.index", len(properties))
+                                                 if isinstance(properties[name], dict) else 0))  # fmt: skip
+    typed = {name: _typed(properties[name], resolver, depth + 1) for name in names}
+    fields = [StructField(name, each.kind, each.nullable or name not in required) for name, each in typed.items()]
+
+    def convert(value: dict[str, Any]) -> dict[str, Any]:
+        return {name: each.convert(value[name]) if name in value else None for name, each in typed.items()}
+
+    return Typed(StructType(fields), convert)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _integer(bits: int) -> Convert:
+    def convert(value: Any) -> int:
+        number = int(value)
+        if not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise ValueError(f"{number} is not an integer of {bits} bits")
+        return number
+
+    return convert
+
+
+# --- writing
+
+
+def from_spark(kind: DataType, name: SchemaName) -> str:
+    """Returns the schema of a column. Raises ConnectError if its type has none."""
+    schema = _schema(kind)
+    return json.dumps({**schema, "title": name.name} if name.name else schema)
+
+
+def _schema(kind: DataType) -> dict[str, Any]:
+    match kind:
+        case StructType():
+            properties = {
+                field.name: {**_optional(field.dataType, field.nullable), "connect.index": index}
+                for index, field in enumerate(kind.fields)
+            }
+            return {"type": "object", "properties": properties}
+        case ArrayType():
+            return {"type": "array", "items": _optional(kind.elementType, kind.containsNull)}
+        case MapType() if isinstance(kind.keyType, StringType):
+            values = _optional(kind.valueType, kind.valueContainsNull)
+            return {"type": "object", "connect.type": "map", "additionalProperties": values}
+        case TimestampType() | TimestampNTZType():
+            return {"type": "integer", "title": f"{schemas.LOGICAL}Timestamp", "connect.type": "int64"}
+        case DateType():
+            return {"type": "integer", "title": f"{schemas.LOGICAL}Date", "connect.type": "int32"}
+        case BooleanType():
+            return {"type": "boolean"}
+        case FloatType():
+            return {"type": "number", "connect.type": "float32"}
+        case DoubleType():
+            return {"type": "number", "connect.type": "float64"}
+        case StringType():
+            return {"type": "string"}
+        case BinaryType():
+            return {"type": "string", "connect.type": "bytes"}
+    for hint, (spark, _) in _INTEGERS.items():
+        if spark == kind:
+            return {"type": "integer", "connect.type": hint}
+    raise ConnectError(f"a column of type {kind.simpleString()} has no JSON schema: cast it")
+
+
+def _optional(kind: DataType, nullable: bool) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, _schema(kind)]} if nullable else _schema(kind)
+
+
+def to_json(value: Any) -> Any:
+    """Returns the JSON value of a column's value. Raises ValueError for numbers that JSON lacks."""
+    if hasattr(value, "asDict"):
+        return {name: to_json(each) for name, each in value.asDict().items()}
+    if isinstance(value, dict):
+        return {name: to_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [to_json(each) for each in value]
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    if isinstance(value, date):
+        return (value - _EPOCH_DAY).days
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} has no JSON form")
+    return value
