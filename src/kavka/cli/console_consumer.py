@@ -58,7 +58,8 @@ COMMAND = Command(
             "formatter-property",
             "A property of the formatter: print.key, print.timestamp, print.offset, print.partition, print.epoch, "
             "print.headers (true or false), print.value, key.separator, line.separator, headers.separator, "
-            "null.literal, key.deserializer, value.deserializer, headers.deserializer.",
+            "null.literal, key.deserializer, value.deserializer, headers.deserializer; with a schema registry: "
+            "schema.registry.url, basic.auth.user.info, key.format.",
         ),
         property_option("property", "Same as --formatter-property."),
         file_option("formatter-config", "A file with properties of the formatter."),
@@ -66,7 +67,8 @@ COMMAND = Command(
             "formatter",
             "The formatter: DefaultMessageFormatter, LoggingMessageFormatter, NoOpMessageFormatter; "
             "OffsetsMessageFormatter and GroupMetadataMessageFormatter for __consumer_offsets, "
-            "TransactionLogMessageFormatter for __transaction_state; or a Python class.",
+            "TransactionLogMessageFormatter for __transaction_state; avro, json-schema and protobuf for values with "
+            "schemas of a registry; or a Python class.",
             "class",
             default=DEFAULT,
             default_text="DefaultMessageFormatter",
@@ -86,6 +88,8 @@ COMMAND = Command(
     examples=(
         "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --from-beginning",
         "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --property print.key=true",
+        "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --formatter avro "
+        "--property schema.registry.url=http://localhost:8081",
     ),
 )
 

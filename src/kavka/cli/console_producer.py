@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from kavka.cli import schema_text
 from kavka.cli.clients import (
     client_settings,
     exit_code,
@@ -17,12 +18,14 @@ from kavka.cli.clients import (
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
-from kavka.cli.line_reader import LineFormatError, LineReader, read_lines
+from kavka.cli.line_reader import Line, LineFormatError, LineReader, read_lines
 from kavka.cli.options import Arguments, Command, Option
 from kavka.cli.tool import ToolError, reason, run
+from kavka.client.errors import SchemaRegistryError, SerializationError
 
 if TYPE_CHECKING:
     from kavka.client.producer.producer import Producer
+    from kavka.client.schemas.serializers import RegistrySerializer
 
 DEFAULT_READER = "org.apache.kafka.tools.LineMessageReader"
 KAFKA_READERS = (DEFAULT_READER, "kafka.tools.ConsoleProducer$LineMessageReader", "LineMessageReader")
@@ -51,13 +54,16 @@ COMMAND = Command(
         property_option(
             "reader-property",
             "A property of the reader: parse.key, parse.headers, ignore.error (true or false), key.separator, "
-            "headers.delimiter, headers.separator, headers.key.separator, null.marker.",
+            "headers.delimiter, headers.separator, headers.key.separator, null.marker; with a schema registry: "
+            "schema.registry.url, basic.auth.user.info, value.schema, value.schema.file, value.schema.id, the same for "
+            "keys, and key.format.",
         ),
         property_option("property", "Same as --reader-property."),
         file_option("reader-config", "A file with properties of the reader. --reader-property takes precedence."),
         Option(
             "line-reader",
-            "The reader of the input: Kafka's LineMessageReader, or a Python class with configure(properties) and "
+            "The reader of the input: Kafka's LineMessageReader; avro, json-schema or protobuf for lines of JSON that "
+            "are written with a schema of a registry; or a Python class with configure(properties) and "
             "read_records(input), which yields ProducerRecords.",
             "class",
             default=DEFAULT_READER,
@@ -92,6 +98,8 @@ COMMAND = Command(
         "kavka console-producer --bootstrap-server localhost:9092 --topic orders",
         "kavka console-producer --bootstrap-server localhost:9092 --topic orders --property parse.key=true "
         "--property key.separator=:",
+        "kavka console-producer --bootstrap-server localhost:9092 --topic orders --line-reader avro "
+        "--property schema.registry.url=http://localhost:8081 --property value.schema.file=order.avsc",
     ),
 )
 
@@ -183,12 +191,42 @@ class RecordSender:
         raise ToolError(f"some records were not stored; {'; '.join(failures)}")
 
 
+class SchemaLineReader(LineReader):
+    """Reads lines of JSON, which are written with a schema of a registry. Keys are text unless
+    `key.format` is set."""
+
+    def __init__(self, format: str, topic: str, properties: dict[str, str]) -> None:
+        super().__init__(properties)
+        self.is_plain = False
+        self._topic = topic
+        self._value = schema_text.writing_serializer(format, properties, is_key=False)
+        of_keys = schema_text.key_format(properties)
+        self._key = None if of_keys is None else schema_text.writing_serializer(of_keys, properties, is_key=True)
+
+    def parse(self, line: bytes) -> Line:
+        value, key, headers = super().parse(line)
+        return Line(self._data(self._value, value), key if self._key is None else self._data(self._key, key), headers)
+
+    def _data(self, serializer: RegistrySerializer, text: bytes | None) -> bytes | None:
+        if text is None:
+            return None
+        try:
+            return serializer.from_text(self._topic, text.decode())
+        except SerializationError as error:
+            raise LineFormatError(f"line {self.line_number}: {error}") from None
+        except SchemaRegistryError as error:
+            raise LineFormatError(str(error)) from None
+
+
 def _make_reader(args: Arguments, properties: dict[str, str]) -> Callable[[RecordSender], None]:
     """Return a function that reads the input and sends its records."""
     name = args["line-reader"]
     if name in KAFKA_READERS:
         reader = LineReader(properties)
         return lambda sender: _send_lines(reader, sender)
+    if name in schema_text.NAMES:
+        schema_reader = SchemaLineReader(schema_text.NAMES[name], args["topic"], properties)
+        return lambda sender: _send_lines(schema_reader, sender)
     from kavka.client import classes
 
     custom_reader = classes.make("line-reader", name, {}, "a reader", {"topic": args["topic"], **properties})

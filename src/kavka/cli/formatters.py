@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from kavka.cli import schema_text
 from kavka.cli.line_reader import is_true
 from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.config import ConfigError
@@ -83,6 +84,19 @@ class DefaultFormatter:
         if data is None:
             return self._null
         return data if convert is None else convert(record.topic, data, record.headers)
+
+
+class SchemaFormatter(DefaultFormatter):
+    """Prints values with schemas of a registry as JSON. Keys are text unless `key.format` is
+    set."""
+
+    def __init__(self, format: str, properties: Properties) -> None:
+        super().__init__(properties)
+        if "value.deserializer" not in properties:
+            self._value_text = schema_conversion(format, properties, is_key=False)
+        if (of_keys := schema_text.key_format(properties)) is not None:
+            self._key_text = schema_conversion(of_keys, properties, is_key=True)
+        self._is_plain = False
 
 
 class LoggingFormatter(DefaultFormatter):
@@ -158,6 +172,7 @@ KAFKA_NAMES = (
     "DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter", "OffsetsMessageFormatter",
     "GroupMetadataMessageFormatter", "TransactionLogMessageFormatter",
 )  # fmt: skip
+VALID_NAMES = (*KAFKA_NAMES, "avro", "json-schema", "protobuf")
 _OLD_PACKAGES = ("kafka.tools.", "kafka.coordinator.")
 
 
@@ -166,6 +181,8 @@ def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> For
 
     The formatters of internal topics print `line_end` after each object.
     """
+    if name in schema_text.NAMES:
+        return SchemaFormatter(schema_text.NAMES[name], properties)
     short_name = name.rpartition(".")[2].rpartition("$")[2]
     if name != short_name and not name.startswith(("org.apache.kafka.", *_OLD_PACKAGES)):
         from kavka.client import classes
@@ -186,7 +203,7 @@ def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> For
         "NoOpMessageFormatter": NoOpFormatter,
     }
     if short_name not in formatters:
-        raise ConfigError("formatter", f"unknown formatter '{name}'; valid formatters are {', '.join(KAFKA_NAMES)}")
+        raise ConfigError("formatter", f"unknown formatter '{name}'; valid formatters are {', '.join(VALID_NAMES)}")
     return formatters[short_name](properties)
 
 
@@ -223,3 +240,9 @@ def conversion(name: str, properties: Properties) -> Text | None:
         # As in Java, invalid UTF-8 becomes the replacement character.
         return lambda topic, data, headers: data.decode(errors="replace").encode()
     return lambda topic, data, headers: value_text(convert(topic, data, headers)).encode("utf-8", "surrogateescape")
+
+
+def schema_conversion(format: str, properties: Properties, is_key: bool) -> Text:
+    """Return a function that converts data with a schema of a registry to JSON."""
+    serializer = schema_text.reading_serializer(format, properties, is_key)
+    return lambda topic, data, headers: serializer.to_text(topic, data).encode("utf-8", "surrogateescape")

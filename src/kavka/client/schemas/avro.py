@@ -95,5 +95,28 @@ def reader(
     return read
 
 
+def to_json(parsed: Any, value: Any) -> str:
+    """Return Avro's JSON encoding of a value, in which a value of a union names its type."""
+    from fastavro import json_writer
+
+    out = io.StringIO()
+    try:
+        json_writer(out, parsed, [value])
+    except Exception as error:
+        raise SerializationError(f"the value has no JSON form: {_reason(error)}") from error
+    return json.dumps(json.loads(out.getvalue()), separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(parsed: Any, text: str) -> Any:
+    """Return the value of Avro's JSON encoding."""
+    from fastavro import json_reader
+
+    try:
+        (value,) = json_reader(io.StringIO(text), parsed)
+    except Exception as error:
+        raise SerializationError(f"the text is not JSON of the Avro schema: {_reason(error)}") from error
+    return value
+
+
 def _reason(error: Exception) -> str:
     return " ".join((str(error) or type(error).__name__).split())

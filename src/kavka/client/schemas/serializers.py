@@ -50,11 +50,12 @@ class RegistrySerializer:
         self._is_key = is_key
         self._writers: dict[Any, Any] = {}
         self._readers: dict[int, Any] = {}
+        self._texts: dict[int, Any] = {}
         self._parsed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Parsed schemas stay in their process.
-        return {**self.__dict__, "_writers": {}, "_readers": {}, "_parsed": None}
+        return {**self.__dict__, "_writers": {}, "_readers": {}, "_texts": {}, "_parsed": None}
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
         self._is_key = is_key
@@ -151,6 +152,20 @@ class RegistrySerializer:
             read = self._readers[schema_id] = self._reader(schema)
         return read(data, HEADER_BYTES)
 
+    # --- text, for tools
+
+    def to_text(self, topic: str, data: bytes) -> str:
+        """Return the JSON of serialized data, as Confluent's console tools print it."""
+        return json.dumps(self.deserialize(topic, data), separators=(",", ":"), ensure_ascii=False)
+
+    def from_text(self, topic: str, text: str) -> bytes | None:
+        """Return the serialized data of JSON, as `to_text` returns it."""
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise SerializationError(f"the text is not JSON: {error}") from None
+        return self.serialize(topic, value)
+
     def _checked(self, schema: Schema, schema_id: int) -> Schema:
         if schema.type != self.TYPE:
             raise SerializationError(f"schema {schema_id} has the type {schema.type}, not {self.TYPE}")
@@ -194,6 +209,22 @@ class KafkaAvroSerializer(RegistrySerializer):
 
     def _reader(self, schema: Schema) -> Callable[[bytes, int], Any]:
         return avro.reader(self._parse(schema), self._own_parsed())
+
+    def to_text(self, topic: str, data: bytes) -> str:
+        value = self.deserialize(topic, data)
+        schema_id = framing.schema_id_of(data)
+        return avro.to_json(self._cached_parse(schema_id, self.registry.schema(schema_id)), value)
+
+    def from_text(self, topic: str, text: str) -> bytes | None:
+        schema_id, schema = self._schema_to_write(topic)
+        return self.serialize(topic, avro.from_json(self._cached_parse(schema_id, schema), text))
+
+    def _cached_parse(self, schema_id: int, schema: Schema) -> Any:
+        if schema_id not in self._texts:
+            if len(self._texts) >= MAX_CACHED:
+                self._texts.clear()
+            self._texts[schema_id] = self._parse(schema)
+        return self._texts[schema_id]
 
 
 class KafkaJsonSchemaSerializer(RegistrySerializer):
@@ -269,6 +300,10 @@ class KafkaProtobufSerializer(RegistrySerializer):
                 version = self.registry.lookup(imported.name, schema, normalize=self._normalize).version
                 references.append(SchemaReference(imported.name, imported.name, version))
         return protobuf.schema_of(file, references)
+
+    def to_text(self, topic: str, data: bytes) -> str:
+        mapping = protobuf.to_mapping(self.deserialize(topic, data))
+        return json.dumps(mapping, separators=(",", ":"), ensure_ascii=False)
 
     def _parse(self, schema: Schema) -> protobuf.ProtobufFile:
         return protobuf.ProtobufFile(schema, self.registry.dependencies(schema))

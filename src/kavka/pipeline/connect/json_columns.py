@@ -104,23 +104,25 @@ def _simple(schema: dict[str, Any], kind: Any, resolver: Any, depth: int) -> Typ
     hint, title = schema.get("connect.type"), str(schema.get("title", ""))
     match kind:
         case "boolean":
-            return Typed(BooleanType(), _same)
+            return Typed(BooleanType(), _of(bool, "a boolean"))
         case "integer":
             if title == f"{schemas.LOGICAL}Timestamp":
-                return Typed(TimestampType(), lambda value: _EPOCH + int(value) * _MILLISECOND)
+                return Typed(TimestampType(), lambda value: _EPOCH + _integer(64)(value) * _MILLISECOND)
             if title == f"{schemas.LOGICAL}Date":
-                return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=int(value)))
+                return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=_integer(32)(value)))
             spark, bits = _INTEGERS.get(str(hint), _INTEGERS["int64"])
             return Typed(spark, _integer(bits))
         case "number":
-            return Typed(FloatType() if hint == "float32" else DoubleType(), float)
+            return Typed(FloatType() if hint == "float32" else DoubleType(), _number)
         case "string":
-            return Typed(BinaryType(), base64.b64decode) if hint == "bytes" else Typed(StringType(), _same)
+            return Typed(BinaryType(), base64.b64decode) if hint == "bytes" else Typed(StringType(), _of(str, "text"))
         case "array":
             if not isinstance(schema.get("items"), dict):
                 raise ConnectError("a JSON schema of an array without items has no column type")
             item = _typed(schema["items"], resolver, depth + 1)
-            return Typed(ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in value])
+            return Typed(
+                ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in _list(value)]
+            )
         case "object":
             return _object(schema, resolver, depth)
     raise ConnectError(f"a JSON schema of type {kind} has no column type")
@@ -134,7 +136,7 @@ def _object(schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
         item = _typed(others, resolver, depth + 1)
         return Typed(
             MapType(StringType(), item.kind, item.nullable),
-            lambda value: {name: item.convert(each) for name, each in value.items()},
+            lambda value: {name: item.convert(each) for name, each in _mapping(value).items()},
         )
     required = schema.get("required", ())
     properties = schema["properties"]
@@ -144,19 +146,40 @@ def _object(schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
     typed = {name: _typed(properties[name], resolver, depth + 1) for name in names}
     fields = [StructField(name, each.kind, each.nullable or name not in required) for name, each in typed.items()]
 
-    def convert(value: dict[str, Any]) -> dict[str, Any]:
-        return {name: each.convert(value[name]) if name in value else None for name, each in typed.items()}
+    # Data of another version of the schema may lack a field. It becomes null only if it may.
+    def convert(value: Any) -> dict[str, Any]:
+        present = _mapping(value)
+        for name in required:
+            if name in typed and name not in present:
+                raise ValueError(f"the field {name} is missing")
+        return {name: each.convert(present[name]) if name in present else None for name, each in typed.items()}
 
     return Typed(StructType(fields), convert)
 
 
-def _same(value: Any) -> Any:
-    return value
+def _of(expected: type, noun: str) -> Convert:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, expected):
+            raise ValueError(f"{value!r} is not {noun}")
+        return value
+
+    return convert
+
+
+_list, _mapping = _of(list, "an array"), _of(dict, "an object")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
 
 
 def _integer(bits: int) -> Convert:
     def convert(value: Any) -> int:
-        number = int(value)
+        number = int(_number(value)) if isinstance(value, float) else value
+        if isinstance(number, bool) or not isinstance(number, int) or number != value:
+            raise ValueError(f"{value!r} is not an integer")
         if not -(1 << bits - 1) <= number < 1 << bits - 1:
             raise ValueError(f"{number} is not an integer of {bits} bits")
         return number

@@ -28,7 +28,8 @@ SOURCE_NAMES = (
     "maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "failOnDataLoss", "dataLossReset", "includeHeaders", "textColumns",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
-    "groupIdCommit", "driverClaim",
+    "groupIdCommit", "driverClaim", "keyFormat", "valueFormat", "keySubject", "valueSubject", "keySchemaVersion",
+    "valueSchemaVersion", "keyMessage", "valueMessage",
 )  # fmt: skip
 SINK_NAMES = (
     "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
@@ -36,6 +37,10 @@ SINK_NAMES = (
 )  # fmt: skip
 # Options that Spark adds to those of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
+
+FORMATS = ("avro", "json-schema", "protobuf")
+REGISTRY = "schema.registry."
+REGISTRY_URL = "schema.registry.url"
 
 _ALL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
 _IGNORED = {name.lower() for name in SPARKS_OWN}
@@ -68,6 +73,18 @@ class ByTime:
     """Milliseconds since 1970, by partition or for all partitions."""
 
     times: Mapping[TopicPartition, int] | int
+
+
+@dataclass(frozen=True)
+class ColumnFormat:
+    """How the key or the value is decoded with a schema registry."""
+
+    format: str
+    subject: str
+    version: int | None
+    """The version of the subject that determines the columns; None: the latest."""
+    message: str | None
+    """The full name of a Protobuf message type; None: the first of the schema."""
 
 
 Position = int | ByOffset | ByTime
@@ -103,6 +120,12 @@ class SourceOptions:
     retries: int
     retry_interval: float
     group_to_commit: str | None
+    formats: Mapping[str, ColumnFormat] = field(default_factory=dict)
+    """By key or value: the format of a column that is decoded."""
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The options schema.registry.*. They may contain secrets."""
+    decoders: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """By key or value: the `ColumnDecoder`, which the driver creates when the query starts."""
     driver_claim: str | None = None
     """The claim of the driver (`fencing.py`), for a query of which only one may run."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -173,9 +196,43 @@ def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOp
         retries=options.number_or("fetchOffset.numRetries", 3),
         retry_interval=options.number_or("fetchOffset.retryIntervalMs", 1000) / 1000,
         group_to_commit=_group(options, streaming),
+        formats=_formats(options, topics),
+        registry=options.registry(),
         driver_claim=options.get("driverClaim"),
         client=options.client(_REFUSED_BY_SOURCE),
     )
+
+
+def column_formats(originals: Mapping[str, str]) -> tuple[dict[str, ColumnFormat], dict[str, str]]:
+    """Return the formats of key and value, and the settings of the registry. Raises OptionError."""
+    options = _Options(originals)
+    return _formats(options, _subscription(options)[1]), options.registry()
+
+
+def _formats(options: _Options, topics: tuple[str, ...]) -> dict[str, ColumnFormat]:
+    formats: dict[str, ColumnFormat] = {}
+    for side in ("key", "value"):
+        names = (f"{side}Subject", f"{side}SchemaVersion", f"{side}Message")
+        if f"{side}Format" not in options:
+            if set_names := [name for name in names if name in options]:
+                raise OptionError(f"{set_names[0]} requires {side}Format")
+            continue
+        if side in text_columns(options.get("textColumns")):
+            raise OptionError(f"{side}Format and textColumns={side} cannot be set together")
+        subject = options.get(f"{side}Subject") or (f"{topics[0]}-{side}" if len(topics) == 1 else None)
+        if subject is None:
+            raise OptionError(
+                f"{side}Subject must be set unless a single topic is read: its schema defines the columns"
+            )
+        formats[side] = ColumnFormat(
+            options.one_of(f"{side}Format", FORMATS, ""),
+            subject,
+            options.number(f"{side}SchemaVersion"),
+            options.get(f"{side}Message"),
+        )
+    if formats and REGISTRY_URL not in options.registry():
+        raise OptionError(f"{REGISTRY_URL} must be set with {next(iter(formats))}Format")
+    return formats
 
 
 def _resets(options: _Options) -> Mapping[str, str] | str:
@@ -234,7 +291,7 @@ class _Options:
     def __init__(self, originals: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in originals.items()}
         for name in self._values:
-            if name not in _ALL and name not in _IGNORED and not name.startswith("kafka."):
+            if name not in _ALL and name not in _IGNORED and not name.startswith(("kafka.", REGISTRY)):
                 raise OptionError(f"{name} is not an option of kavka{_nearest(name, _ALL)}")
 
     def __contains__(self, name: str) -> bool:
@@ -281,6 +338,9 @@ class _Options:
             raise OptionError(f"{name} must be a duration like 500ms, 30s, 15m or 2h, not '{text}'")
         unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
         return int(match[1]) * unit[match[2] or "ms"]
+
+    def registry(self) -> dict[str, str]:
+        return {name: value for name, value in self._values.items() if name.startswith(REGISTRY)}
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
         """Return the settings of the client. Raises OptionError if a setting in `refused` is set or

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +34,8 @@ _COLUMNS = (
     pa.field("timestampType", pa.int32()),
 )
 
+NO_DECODERS: Mapping[str, Any] = MappingProxyType({})
+
 # Seconds without data after which the first and the end offset of the partition are checked.
 _CHECK_INTERVAL = 5.0
 
@@ -55,7 +58,7 @@ def read(options: SourceOptions, offsets: Range) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range. Raises DataLoss if records are missing; with
     failOnDataLoss=false they are skipped with a warning."""
     for batch in read_pieces(options, offsets, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
-        yield spark_batch(batch, options.include_headers, options.text_columns)
+        yield spark_batch(batch, options.include_headers, options.text_columns, options.decoders)
 
 
 def read_pieces(
@@ -131,22 +134,29 @@ def _after_loss(consumer: Consumer, options: SourceOptions, offsets: Range, posi
     return next_offset
 
 
-def schema(headers: bool, text: Collection[str] = ()) -> pa.Schema:
-    fields = [pa.field(name, pa.string() if name in text else pa.binary()) for name in ("key", "value")]
+def schema(headers: bool, text: Collection[str] = (), decoders: Mapping[str, Any] = NO_DECODERS) -> pa.Schema:
+    types = {name: pa.string() if name in text else pa.binary() for name in ("key", "value")}
+    types |= {name: decoder.arrow_type for name, decoder in decoders.items()}
+    fields = [pa.field(name, kind) for name, kind in types.items()]
     return pa.schema([*fields, *_COLUMNS, pa.field("headers", _HEADERS)] if headers else [*fields, *_COLUMNS])
 
 
-def spark_batch(batch: pa.RecordBatch, headers: bool, text: Collection[str] = ()) -> pa.RecordBatch:
+def spark_batch(
+    batch: pa.RecordBatch, headers: bool, text: Collection[str] = (), decoders: Mapping[str, Any] = NO_DECODERS
+) -> pa.RecordBatch:
     """Convert the consumer's columns to those of Spark's Kafka source. Keys and values are not
-    copied, unless they are strings with invalid UTF-8."""
+    copied, unless they are decoded or strings with invalid UTF-8."""
     names = batch.schema.names
     columns = [batch.column(names.index(name)) for name in ("key", "value", "topic", "partition", "offset")]
     columns[:2] = [
         as_text(column) if name in text else column for name, column in zip(("key", "value"), columns, strict=False)
     ]
+    for index, name in enumerate(("key", "value")):
+        if name in decoders:
+            columns[index] = decoders[name].decode(name, columns[index], batch)
     columns[2] = columns[2].dictionary_decode()
     columns.append(batch.column(names.index("timestamp")).cast(pa.timestamp("us", "UTC")))
     columns.append(batch.column(names.index("timestamp_type")).cast(pa.int32()))
     if headers:
         columns.append(batch.column(names.index("headers")))
-    return pa.RecordBatch.from_arrays(columns, schema=schema(headers, text))
+    return pa.RecordBatch.from_arrays(columns, schema=schema(headers, text, decoders))

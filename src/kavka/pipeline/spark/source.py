@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -54,7 +56,14 @@ from kavka.pipeline.spark.offsets import (
     recreated,
     to_checkpoint,
 )
-from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options, text_columns
+from kavka.pipeline.spark.options import (
+    SinkOptions,
+    SourceOptions,
+    column_formats,
+    sink_options,
+    source_options,
+    text_columns,
+)
 
 if TYPE_CHECKING:
     from kavka.pipeline.spark.rows import Layout
@@ -80,9 +89,13 @@ _HEADERS = StructField(
 )
 
 
-def schema_of(include_headers: bool, text: Collection[str]) -> StructType:
-    """Return the columns of the source. `text` contains those of key and value that are strings."""
-    fields = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
+def schema_of(
+    include_headers: bool, text: Collection[str], decoded: Mapping[str, DataType] | None = None
+) -> StructType:
+    """Return the columns of the source. `text` contains those of key and value that are strings,
+    `decoded` the types of those that are decoded."""
+    kinds: dict[str, DataType] = {name: StringType() if name in text else BinaryType() for name in ("key", "value")}
+    fields = [StructField(name, kind) for name, kind in {**kinds, **(decoded or {})}.items()]
     return StructType([*fields, *_FIELDS, _HEADERS] if include_headers else [*fields, *_FIELDS])
 
 
@@ -97,19 +110,23 @@ class KavkaDataSource(DataSource):
     def schema(self) -> StructType:
         with concise_errors():
             headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
-            return schema_of(headers, text_columns(self.options.get("textColumns")))
+            text = text_columns(self.options.get("textColumns"))
+            names = {name.lower() for name in self.options}
+            if not names & {"keyformat", "valueformat"}:
+                return schema_of(headers, text)
+            from kavka.pipeline.spark.decoding import make_decoder
+
+            formats, registry = column_formats(self.options)
+            decoded = {side: make_decoder(column, registry).kind for side, column in formats.items()}
+            return schema_of(headers, text, decoded)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with concise_errors():
-            options = source_options(self.options, streaming=False)
-            _check_schema(schema, options)
-            return KavkaReader(options)
+            return KavkaReader(_with_schema(source_options(self.options, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with concise_errors():
-            options = source_options(self.options, streaming=True)
-            _check_schema(schema, options)
-            return KavkaStreamReader(options)
+            return KavkaStreamReader(_with_schema(source_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with concise_errors():
@@ -133,9 +150,18 @@ class KavkaDataSource(DataSource):
         return options, find_layout(columns, options.topic, options.timestamp_column)
 
 
-def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    if schema != schema_of(options.include_headers, options.text_columns):
+def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Return the options with the decoders of the columns that Spark expects."""
+    decoders: dict[str, Any] = {}
+    if options.formats and set(options.formats) <= set(schema.names):
+        from kavka.pipeline.spark.decoding import make_decoder
+
+        for side, column in options.formats.items():
+            decoders[side] = make_decoder(column, options.registry, schema[side].dataType)
+    decoded = {side: decoder.kind for side, decoder in decoders.items()}
+    if schema != schema_of(options.include_headers, options.text_columns, decoded):
         raise OptionError("the source defines the columns: remove .schema(…)")
+    return replace(options, decoders=decoders)
 
 
 class OffsetRange(InputPartition):
