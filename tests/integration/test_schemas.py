@@ -197,7 +197,7 @@ def test_records_of_older_and_newer_schemas_are_read_with_the_readers_schema(reg
     assert reader.deserialize(topic, old) == {"id": 1, "who": "a", "total": 0.5}
     assert AvroSerializer(ORDER, registry=registry.url).deserialize(topic, new) == {"id": 2, "who": "b"}
     assert AvroSerializer(registry=registry.url).deserialize(topic, new) == {"id": 2, "who": "b", "total": 9.0}
-    # The writer uses the latest version without a schema of its own.
+    # The writer uses the latest version without a configured schema.
     latest = AvroSerializer(registry=registry.url, use_latest=True)
     assert latest.serialize(topic, {"id": 2, "who": "b", "total": 9.0}) == new
     assert registry.client().versions(f"{topic}-value") == [1, 2]

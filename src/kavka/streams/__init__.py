@@ -55,6 +55,7 @@ from kavka.pipeline.streams.queries import (
     ReadOnlyWindowStore,
     StoreQueryParameters,
 )
+from kavka.pipeline.streams.schema_serdes import SchemaSerdes
 from kavka.pipeline.streams.serdes import Serde, Serdes, WindowedSerdes
 from kavka.pipeline.streams.stores import StoreBuilder, Stores, ValueAndTimestamp
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
@@ -113,6 +114,7 @@ __all__ = [
     "RecordMetadata",
     "Repartitioned",
     "Response",
+    "SchemaSerdes",
     "Serde",
     "Serdes",
     "SessionWindowedCogroupedKStream",

@@ -2,7 +2,7 @@
 
 A registry returns a schema as a serialized FileDescriptorProto in base64, or as the text of a
 .proto file. `protobuf` has no parser of such files, so protoc from grpcio-tools compiles them, in a
-process of its own because it prints its errors.
+separate process because it prints its errors.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kavka.client.errors import SchemaRegistryError, SerializationError
 from kavka.client.schemas import avro, framing, json_schema, protobuf
 from kavka.client.schemas.framing import HEADER_BYTES
 from kavka.client.schemas.registry import Schema, SchemaReference, SchemaRegistry, shared_registry
-from kavka.client.schemas.subjects import SubjectName, strategy, topic_name
+from kavka.client.schemas.subjects import SubjectName, record_name, strategy, topic_name
 from kavka.common.config import ConfigError
 
 MAX_CACHED = 1000
@@ -79,6 +79,11 @@ class RegistrySerializer:
         if self._registry is None:
             raise ConfigError("schema.registry.url", "must be set to the URL of a schema registry")
         return self._registry
+
+    @property
+    def needs_topic(self) -> bool:
+        """Whether the topic determines the subject."""
+        return self._schema_id is None and self._subject_name is not record_name
 
     # --- writing
 

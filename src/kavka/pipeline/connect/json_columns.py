@@ -71,8 +71,8 @@ def _typed(schema: Any, resolver: Any, depth: int) -> Typed:
     if not isinstance(schema, dict):
         raise ConnectError("a JSON schema that allows any value has no column type")
     if "$ref" in schema:
-        found = resolver.lookup(schema["$ref"])
-        return _typed(found.contents, found.resolver, depth + 1)
+        referenced = resolver.lookup(schema["$ref"])
+        return _typed(referenced.contents, referenced.resolver, depth + 1)
     for union in ("oneOf", "anyOf", "allOf"):
         if union in schema:
             return _union(schema[union], union, resolver, depth)

@@ -98,16 +98,16 @@ def make_decoder(column: ColumnFormat, settings: Mapping[str, str], kind: DataTy
     current = (
         registry.latest(column.subject) if column.version is None else registry.version(column.subject, column.version)
     )
-    found = _type_of(columns, column, current)
-    if kind is not None and found != kind and column.version is None:
+    column_type = _type_of(columns, column, current)
+    if kind is not None and column_type != kind and column.version is None:
         # A version was registered since Spark requested the type.
         for version in sorted(registry.versions(column.subject), reverse=True):
             current = registry.version(column.subject, version)
-            if (found := _type_of(columns, column, current)) == kind:
+            if (column_type := _type_of(columns, column, current)) == kind:
                 break
-    if kind is not None and found != kind:
+    if kind is not None and column_type != kind:
         raise OptionError("the source defines the columns: remove .schema(…)")
-    return ColumnDecoder(RegistryColumns(column.format, settings, current.schema, column.message), found)
+    return ColumnDecoder(RegistryColumns(column.format, settings, current.schema, column.message), column_type)
 
 
 def _type_of(columns: RegistryColumns, column: ColumnFormat, registered: RegisteredSchema) -> DataType:
