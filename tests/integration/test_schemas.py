@@ -4,8 +4,10 @@ round. The registry is Apicurio's."""
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,3 +279,13 @@ def test_threads_share_a_serializer(registry: Registry, topic: str) -> None:
         thread.join(30)
     assert len(results) == 8
     assert len(set(results)) == 1
+
+
+def test_the_examples_of_the_document_run(registry: Registry, target: Target) -> None:
+    document = Path(__file__).resolve().parents[2] / "docs" / "schemas.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        block = block.replace("localhost:9092", target.bootstrap_servers)
+        block = block.replace("http://localhost:8081/apis/ccompat/v7", registry.url)
+        exec(compile(block, "schemas.md", "exec"), {"__name__": "example"})

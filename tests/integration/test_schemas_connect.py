@@ -205,6 +205,7 @@ def test_options_of_the_registry_are_validated() -> None:
         assert list(errors) == ["value.converter.schema.registry.url"]
         missing = options_under(cls, "value.converter.", {})[1]
         assert bool(missing) == (format != "avro")
-        settings = {"schema.registry.url": "http://x", "value.subject.name.strategy": "Nobody"}
-        errors = options_under(cls, "", settings)[1]
-        assert json.dumps(errors).count("Nobody") == 1
+        for strategy in ("Nobody", "os.getcwd"):
+            settings = {"schema.registry.url": "http://x", "value.subject.name.strategy": strategy}
+            errors = options_under(cls, "", settings)[1]
+            assert json.dumps(errors).count(strategy) == 1

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
+from kavka.client.classes import module_of
 from kavka.client.errors import SchemaRegistryError, SchemaRegistryUnavailable, SerializationError
 from kavka.client.schemas.framing import HEADER_BYTES, MAX_INDEXES
 from kavka.client.schemas.http import RegistryHttp
@@ -26,7 +27,7 @@ from kavka.client.schemas.serializers import (
     KafkaProtobufSerializer,
     RegistrySerializer,
 )
-from kavka.client.schemas.subjects import strategy
+from kavka.client.schemas.subjects import STRATEGIES, strategy
 from kavka.common.config import ConfigError, ConfigType, Importance, OneOf
 from kavka.pipeline.connect import avro, json_columns, protobuf_columns, schemas
 from kavka.pipeline.connect.converters import Converter, Decoded
@@ -81,6 +82,9 @@ class RegistryConverter(Converter):
         try:
             RegistryHttp(_settings(config))
             for name in _STRATEGIES:
+                # A configuration may not import modules that are not declared as plugins.
+                if module_of(config[name]) is not None:
+                    raise ConfigError(name, f"'{config[name]}' is not one of {', '.join(STRATEGIES)}")
                 strategy(name, config[name])
         except ConfigError as error:
             return {error.name: f"Invalid value for configuration {error.name}: {error.reason}"}
