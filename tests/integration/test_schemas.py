@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from kavka import (
     SchemaRegistryUnavailable,
     SerializationError,
 )
+from tests.support.java_client import probe_command
 from tests.support.protos import FILES, generated
 from tests.support.registry import Registry
 from tests.support.targets import Target
@@ -50,6 +53,7 @@ ORDER = {
     "namespace": "shop",
     "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": ["null", "string"], "default": None}],
 }
+SCHEMA_PROBE = Path(__file__).resolve().parents[1] / "support" / "java" / "SchemaProbe.java"
 PERSON = {"title": "Person", "type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
 
@@ -216,7 +220,7 @@ def test_incompatible_and_unregistered_schemas_are_refused(registry: Registry, t
     assert (error.value.status, "\n" in str(error.value)) == (409, False)
     with pytest.raises(SerializationError, match=f"not registered in subject {topic}-value"):
         AvroSerializer(text, registry=client, auto_register=False).serialize(topic, {"id": "x"})
-    with pytest.raises(SchemaRegistryError, match=r"GET /schemas/ids/123456: .*40403"):
+    with pytest.raises(SerializationError, match=r"GET /schemas/ids/123456: .*40403"):
         AvroSerializer(registry=client).deserialize(topic, b"\0\0\1\xe2\x40")
 
 
@@ -263,6 +267,23 @@ def test_a_consumer_names_the_record_that_does_not_fit_and_waits_for_the_registr
             other.start()
             assert AvroSerializer(ORDER, registry=other.client()).serialize(f"{topic}-2", {"id": 5}) == data
             assert [record.value for record in consumer.poll(30)] == [{"id": 5, "who": None}]
+
+
+@pytest.mark.matrix
+def test_avro_is_exchanged_with_apicurios_java_serdes(registry: Registry, topic: str) -> None:
+    def java(action: str, *args: str) -> str:
+        url = registry.url.replace("/apis/ccompat/v7", "/apis/registry/v3")
+        command = probe_command("3.1.7", url, action, topic, *args, source=SCHEMA_PROBE, kind="apicurio-serdes")
+        result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip().splitlines()[-1]
+
+    serializer = AvroSerializer(ORDER, registry=registry.url)
+    written = serializer.serialize(topic, {"id": 7, "who": "x"})
+    assert written is not None
+    assert json.loads(java("read", b64encode(written).decode())) == {"id": 7, "who": "x"}
+    theirs = b64decode(java("write", json.dumps(ORDER), '{"id": 8, "who": null}'))
+    assert AvroSerializer(registry=registry.url).deserialize(topic, theirs) == {"id": 8, "who": None}
 
 
 def test_threads_share_a_serializer(registry: Registry, topic: str) -> None:

@@ -71,6 +71,11 @@ RARE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "connect-mirror", "3.9.1"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
+    # The serdes of 3.0.9, the version of the registry, cannot be resolved: their parent is missing.
+    "apicurio-serdes-3.1.7": (
+        ("io.apicurio", "apicurio-registry-avro-serde-kafka", "3.1.7"),
+        ("org.slf4j", "slf4j-nop", "2.0.17"),
+    ),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
     # Spark 4.3 has Hadoop 3.5.0. Of the AWS SDK these modules are enough; its bundle has 686 MB.
     "hadoop-aws-3.5.0": (

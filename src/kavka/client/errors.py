@@ -65,8 +65,9 @@ class SerializationError(_Local, ValueError):
 
 
 class SchemaRegistryError(_Local):
-    """A schema registry rejected a request. `status` is the HTTP status and `error_code` the
-    registry's code; both are 0 if there was no response."""
+    """A schema registry rejected a request. It says nothing about a record, so that no record is
+    skipped. `status` is the HTTP status and `error_code` the registry's code; both are 0 if there
+    was no response."""
 
     def __init__(self, message: str, status: int = 0, error_code: int = 0) -> None:
         super().__init__(message)

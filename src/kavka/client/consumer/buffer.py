@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kavka.client.consumer._decode import Columns, ConsumerRecord, Fetched
 from kavka.client.consumer.errors import RecordDeserializationError
 from kavka.client.consumer.subscription import PartitionState
-from kavka.client.errors import SchemaRegistryUnavailable
+from kavka.client.errors import SchemaRegistryError
 from kavka.client.serializers import Convert
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
@@ -76,8 +76,8 @@ class FetchBuffer:
 
     def take(self, limit: int) -> Taken:
         """Take up to `limit` records. Returns the records and the next offsets by partition. Raises
-        UnreadableBatch, RecordDeserializationError or SchemaRegistryUnavailable if no records
-        precede the data that cannot be returned."""
+        UnreadableBatch, RecordDeserializationError or SchemaRegistryError if no records precede
+        the data that cannot be returned."""
         records: dict[TopicPartition, list[ConsumerRecord]] = {}
         next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         queue = self._queue
@@ -227,7 +227,7 @@ class FetchBuffer:
         for index, record in enumerate(raw):
             try:
                 self._deserialize(record)
-            except (RecordDeserializationError, SchemaRegistryUnavailable):
+            except (RecordDeserializationError, SchemaRegistryError):
                 self._undeserialized, self._undeserialized_from = raw[index:], fetched
                 if not index and not out:
                     raise
@@ -252,7 +252,7 @@ class FetchBuffer:
             origin = "value"
             if self._value is not None:
                 record.value = self._value(record.topic, value, record.headers)
-        except SchemaRegistryUnavailable:
+        except SchemaRegistryError:
             # The record may be valid. The next poll deserializes it again.
             record.key, record.value = key, value
             raise

@@ -25,7 +25,7 @@ from kavka.client.errors import (
     IllegalState,
     KafkaTimeout,
     Purged,
-    SchemaRegistryUnavailable,
+    SchemaRegistryError,
     SerializationError,
     error_of,
 )
@@ -359,7 +359,7 @@ class ProducerCore:
                 raise self.fatal
             self._check_open(transaction)
             return (yield from self._append(transaction, record, callback))
-        except (ClientClosed, IllegalState, SchemaRegistryUnavailable, SerializationError) as error:
+        except (ClientClosed, IllegalState, SchemaRegistryError, SerializationError) as error:
             self.interceptors.on_acknowledgement(None, error)
             raise
         except KafkaError as error:
@@ -485,7 +485,7 @@ class ProducerCore:
     def _serialize(self, field: str, convert: Convert | None, topic: str, value: Any, headers: Any) -> Any:
         try:
             data = _auto_serializer.serialize(topic, value) if convert is None else convert(topic, value, headers)
-        except (SerializationError, SchemaRegistryUnavailable):
+        except (SerializationError, SchemaRegistryError):
             raise
         except Exception as error:
             raise SerializationError(f"the {field} for topic {topic} cannot be serialized: {error}") from error

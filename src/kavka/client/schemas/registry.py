@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from kavka.client.errors import SchemaRegistryError
+from kavka.client.errors import SchemaRegistryError, SerializationError
 from kavka.client.schemas.http import RegistryHttp
 
 T = TypeVar("T")
@@ -178,6 +178,17 @@ class SchemaRegistry:
             referenced = self.version(reference.subject, reference.version).schema
             self._add_dependencies(referenced, schemas, (*path, reference.name))
             schemas[reference.name] = referenced
+
+    def written_with(self, schema_id: int) -> tuple[Schema, dict[str, Schema]]:
+        """Return the schema of data that is read, and its dependencies. Raises SerializationError
+        if the registry does not have them: then the data is invalid, not the registry."""
+        try:
+            schema = self.schema(schema_id)
+            return schema, self.dependencies(schema)
+        except SchemaRegistryError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            raise SerializationError(str(error)) from error
 
     # --- subjects
 

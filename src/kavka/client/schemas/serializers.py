@@ -153,7 +153,7 @@ class RegistrySerializer:
         if read is None:
             if len(self._readers) >= MAX_CACHED:
                 self._readers.clear()
-            schema = self._checked(self.registry.schema(schema_id), schema_id)
+            schema = self._checked(self.registry.written_with(schema_id)[0], schema_id)
             read = self._readers[schema_id] = self._reader(schema)
         return read(data, HEADER_BYTES)
 

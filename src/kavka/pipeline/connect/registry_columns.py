@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kavka.client.errors import SchemaRegistryError, SchemaRegistryUnavailable, SerializationError
+from kavka.client.errors import SchemaRegistryError, SerializationError
 from kavka.client.schemas import avro as avro_format
 from kavka.client.schemas import framing
 from kavka.client.schemas.framing import HEADER_BYTES
@@ -102,8 +102,7 @@ class RegistryColumns:
     def type_of_header(self, header: bytes) -> DataType:
         """Returns the column type of data that starts with these bytes: at least the schema id, and
         for Protobuf the position of the message type."""
-        schema = self.registry.schema(framing.schema_id_of(header))
-        self._check(schema)
+        schema, _ = self.registry.written_with(framing.schema_id_of(header))
         return self.type_of(schema, framing.decode_indexes(header, HEADER_BYTES)[0] if self.has_message_types else None)
 
     def _check(self, schema: Schema) -> None:
@@ -121,21 +120,21 @@ class RegistryColumns:
     # --- values
 
     def read(self, data: bytes) -> Any:
-        """Returns the value of a column. Raises SchemaRegistryUnavailable, or SerializationError if
-        the data does not fit."""
+        """Returns the value of a column. Raises SchemaRegistryError, or SerializationError if the
+        data does not fit."""
         try:
             schema_id = framing.schema_id_of(data)
             read = self._readers.get(schema_id)
             if read is None:
                 if len(self._readers) >= MAX_CACHED:
                     self._readers.clear()
-                schema = self.registry.schema(schema_id)
+                schema, _ = self.registry.written_with(schema_id)
                 self._check(schema)
                 read = self._readers[schema_id] = self._reader(schema)
             return read(data, HEADER_BYTES)
-        except (SchemaRegistryUnavailable, SerializationError):
+        except (SchemaRegistryError, SerializationError):
             raise
-        except (ConnectError, SchemaRegistryError) as error:
+        except ConnectError as error:
             raise SerializationError(str(error)) from None
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__

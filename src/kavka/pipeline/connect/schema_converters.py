@@ -244,7 +244,9 @@ def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> 
             schemas.check_width(merged)
         except SchemaRegistryUnavailable as error:
             raise RetriableError(str(error)) from error
-        except (ConnectError, SchemaRegistryError, SerializationError):
+        except SchemaRegistryError as error:
+            raise ConnectError(str(error)) from error
+        except (ConnectError, SerializationError):
             continue
         kind = merged
     return StringType() if isinstance(kind, NullType) else kind

@@ -143,7 +143,7 @@ class _Run:
         if is_read_twice:
             raw.persist()
         try:
-            records = self.flow.decode(raw, raw)
+            records = self.retries.call(f"Decoding {self.task.name}", lambda: self.flow.decode(raw, raw))
             if self.flow.tolerant:
                 self._handle_failures(records.frame, batch_id)
             rows = self._without_failures(records.frame)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kavka.client.errors import SchemaRegistryUnavailable
+from kavka.client.errors import SchemaRegistryError
 from kavka.pipeline.streams import operators
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.expression_columns import ARROW_TYPES, to_arrow
@@ -101,7 +101,7 @@ def _cells(serde: Serde, column: pa.Array) -> tuple[Cells, Any]:
     for row, data in enumerate(column.to_pylist()):
         try:
             cells.append(serde.deserialize(data))
-        except SchemaRegistryUnavailable as error:
+        except SchemaRegistryError as error:
             raise StreamsException(str(error)) from error
         except Exception:
             bad[row] = True

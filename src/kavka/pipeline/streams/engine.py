@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from kavka.client.errors import SchemaRegistryUnavailable
+from kavka.client.errors import SchemaRegistryError
 from kavka.client.producer.record import ProducerRecord
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.pipeline.streams.error_handlers import CONTINUE, KEY, VALUE, ErrorHandlerContext, Response, SourceRecord
@@ -90,7 +90,7 @@ class Source:
         """Key, value and timestamp of a record; None if it is skipped."""
         try:
             pair = self.key_serde.deserialize(key), self.value_serde.deserialize(value)
-        except SchemaRegistryUnavailable as error:
+        except SchemaRegistryError as error:
             # The record may be valid, so no handler may skip it.
             raise StreamsException(f"{at.topic}-{at.partition} offset {at.offset} cannot be read: {error}") from error
         except Exception as error:
@@ -143,7 +143,7 @@ class Sink:
             key_data = self.key_serde.serialize(key)
             origin = VALUE
             data = key_data, self.value_serde.serialize(value)
-        except SchemaRegistryUnavailable as error:
+        except SchemaRegistryError as error:
             raise FailedProcessingException(f"{self.name} to {topic}: {error}") from error
         except Exception as error:
             record = ProducerRecord(topic, value, key, None, timestamp, list(headers))
