@@ -88,8 +88,6 @@ COMMAND = Command(
     examples=(
         "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --from-beginning",
         "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --property print.key=true",
-        "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --formatter avro "
-        "--property schema.registry.url=http://localhost:8081",
     ),
 )
 

@@ -98,8 +98,6 @@ COMMAND = Command(
         "kavka console-producer --bootstrap-server localhost:9092 --topic orders",
         "kavka console-producer --bootstrap-server localhost:9092 --topic orders --property parse.key=true "
         "--property key.separator=:",
-        "kavka console-producer --bootstrap-server localhost:9092 --topic orders --line-reader avro "
-        "--property schema.registry.url=http://localhost:8081 --property value.schema.file=order.avsc",
     ),
 )
 
