@@ -81,14 +81,14 @@ def reader(
     bounds = avro_bounds.DataBounds(parsed, max_depth)
 
     def read(data: bytes, position: int) -> Any:
-        source = io.BytesIO(data)
-        source.seek(position)
+        payload = data[position:]
+        source = io.BytesIO(payload)
         try:
-            bounds.check(data[position:])
+            bounds.check(payload)
             value = schemaless_reader(source, parsed, reader_schema)
         except Exception as error:
             raise SerializationError(f"the data does not match the Avro schema: {_reason(error)}") from error
-        if source.tell() != len(data):
+        if source.tell() != len(payload):
             raise SerializationError("the data does not match the Avro schema: there are bytes after the datum")
         return value
 

@@ -27,7 +27,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from kavka.client.errors import SchemaRegistryError, SchemaRegistryUnavailable
 from kavka.common.config import ConfigError
-from kavka.security.tls import TlsSettings, client_context
 
 URL = "schema.registry.url"
 PREFIX = "schema.registry."
@@ -164,8 +163,14 @@ def _authorization(user_in_url: str | None, values: Mapping[str, Any]) -> str | 
 
 
 def _context(values: Mapping[str, Any]) -> ssl.SSLContext:
+    # TLS imports `cryptography`, which takes longer than all other modules of a registry's client.
+    from kavka.security.tls import TlsSettings, client_context
+
     tls = {name.removeprefix(PREFIX): value for name, value in values.items() if name.startswith(SSL_PREFIX)}
-    return client_context(TlsSettings.from_values(tls))
+    try:
+        return client_context(TlsSettings.from_values(tls))
+    except ConfigError as error:
+        raise ConfigError(f"{PREFIX}{error.name}", error.reason) from None
 
 
 def _number(values: Mapping[str, Any], name: str, default: float) -> float:

@@ -203,11 +203,13 @@ def test_temporary_errors_are_repeated_and_other_servers_are_tried(server: Serve
         {"schema.registry.url": "http://a", "max.retries": "many"},
         {"schema.registry.url": "http://a", "basic.auth.credentials.source": "SASL_INHERIT"},
         {"schema.registry.url": "http://a", "basic.auth.user.info": "a:b", "bearer.auth.token": "c"},
+        {"schema.registry.url": "https://a", "schema.registry.ssl.truststore.location": "/missing"},
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as error:
         SchemaRegistry(settings=settings)
+    assert error.value.name in (*settings, "schema.registry.url", "basic.auth.credentials.source")
 
 
 def test_tls_with_client_certificates() -> None:
