@@ -34,7 +34,10 @@ SCHEMAS = {
 }
 
 
-@pytest.mark.parametrize("format", LINES)
+@pytest.mark.parametrize(
+    "format",
+    ["avro", pytest.param("json-schema", marks=pytest.mark.matrix), pytest.param("protobuf", marks=pytest.mark.matrix)],
+)
 def test_lines_are_written_and_printed_with_a_schema(
     target: Target, registry: Registry, topic: str, format: str, tmp_path: Path
 ) -> None:
