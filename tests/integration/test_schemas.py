@@ -136,6 +136,19 @@ def test_protobuf_schemas_as_text_are_compiled_with_their_imports(registry: Regi
     assert (message.id, message.price.cents, message.at.seconds) == (3, 5, 1704164645)
 
 
+def test_a_message_is_written_with_the_types_of_the_latest_schema(registry: Registry, shop: Any, topic: str) -> None:
+    client = registry.client()
+    text = 'syntax = "proto3"; package kavka.shop; message First {} message Money { int64 cents = 1; }'
+    client.register(f"{topic}-value", Schema(text, "PROTOBUF"))
+    serializer = ProtobufSerializer(registry=client, use_latest=True)
+    data = serializer.serialize(topic, shop[0].Money(cents=5))
+    assert data is not None and data[5:7] == b"\x02\x02"
+    read = ProtobufSerializer(registry=client).deserialize(topic, data)
+    assert (read.DESCRIPTOR.full_name, read.cents) == ("kavka.shop.Money", 5)
+    with pytest.raises(SerializationError, match=r"no message type kavka.shop.Order"):
+        serializer.serialize(topic, shop[1].Order())
+
+
 def test_references_of_avro_and_json_are_resolved(
     registry: Registry, confluent: SchemaRegistryClient, topic: str
 ) -> None:

@@ -87,8 +87,9 @@ def test_errors_are_one_line_with_the_place_of_the_record(target: Target, regist
     assert f"Cannot format the record of {topic}-0 at offset 1: the data does not start with a zero byte" in result.err
     result = run_kavka_process(*reading, *url, "--skip-message-on-error")
     assert result.out.splitlines() == ['{"id":1,"who":null}', '{"id":3,"who":null}']
-    result = run_kavka_process(*reading, "--property", "schema.registry.url=http://127.0.0.1:1", "--property",
-                               "max.retries=0")  # fmt: skip
+    # An error of the registry skips no record.
+    away = ["--property", "schema.registry.url=http://127.0.0.1:1", "--property", "max.retries=0"]
+    result = run_kavka_process(*reading, *away, "--skip-message-on-error")
     assert result.code == 1
     assert "schema registry http://127.0.0.1:1 is not available: Connection refused" in result.err
     result = run_kavka_process(*reading)

@@ -23,6 +23,7 @@ from kavka.cli.formatters import DEFAULT, Formatter, current_name, make_formatte
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal
 from kavka.cli.tool import ToolError, note, one_line, run
+from kavka.client.errors import SchemaRegistryError
 
 if TYPE_CHECKING:
     from kavka.client.consumer.consumer import Consumer
@@ -176,10 +177,12 @@ class RecordPrinter:
                 formatted.append(self._formatter.write((record,)))
             except Exception as error:
                 record_location = f"{record.topic}-{record.partition} at offset {record.offset}"
-                if not self._skip_errors:
+                is_of_registry = isinstance(error, SchemaRegistryError)
+                if not self._skip_errors or is_of_registry:
                     sys.stdout.buffer.write(b"".join(formatted))
                     message = f"Cannot format the record of {record_location}: {one_line(str(error))}"
-                    raise ToolError(f"{message} (--skip-message-on-error continues)") from None
+                    hint = "" if is_of_registry else " (--skip-message-on-error continues)"
+                    raise ToolError(f"{message}{hint}") from None
                 note(COMMAND.name, f"skipped the record of {record_location}: {one_line(str(error))}")
         return b"".join(formatted)
 

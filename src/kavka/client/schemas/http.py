@@ -66,10 +66,10 @@ class RegistryHttp:
         urls = text if isinstance(text, (list, tuple)) else str(text).split(",")
         self._servers = [_server(str(url).strip(), values) for url in urls]
         self._timeout_s = max(
-            _number(values, name, DEFAULT_TIMEOUT_MS) for name in ("http.connect.timeout.ms", "http.read.timeout.ms")
+            number(values, name, DEFAULT_TIMEOUT_MS) for name in ("http.connect.timeout.ms", "http.read.timeout.ms")
         ) / 1000  # fmt: skip
-        self._retries = int(_number(values, "max.retries", 3))
-        self._wait_s = _number(values, "retries.wait.ms", 200) / 1000
+        self._retries = int(number(values, "max.retries", 3))
+        self._wait_s = number(values, "retries.wait.ms", 200) / 1000
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
         if any(server.url.startswith("https:") for server in self._servers):
             handlers.append(urllib.request.HTTPSHandler(context=_context(values)))
@@ -173,14 +173,14 @@ def _context(values: Mapping[str, Any]) -> ssl.SSLContext:
         raise ConfigError(f"{PREFIX}{error.name}", error.reason) from None
 
 
-def _number(values: Mapping[str, Any], name: str, default: float) -> float:
+def number(values: Mapping[str, Any], name: str, default: float) -> float:
     try:
-        number = float(values.get(name, default))
+        value = float(values.get(name, default))
     except ValueError:
         raise ConfigError(name, f"'{values[name]}' is not a number") from None
-    if number < 0:
-        raise ConfigError(name, f"{number:g} is negative")
-    return number
+    if value < 0:
+        raise ConfigError(name, f"{value:g} is negative")
+    return value
 
 
 def _rejection(server: _Server, method: str, path: str, error: urllib.error.HTTPError) -> SchemaRegistryError:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from kavka.client.errors import SchemaRegistryError, SerializationError
-from kavka.client.schemas.http import RegistryHttp
+from kavka.client.schemas.http import RegistryHttp, number
 
 T = TypeVar("T")
 
@@ -94,7 +94,8 @@ class SchemaRegistry:
         self._settings = {**(settings or {}), **({} if url is None else {"schema.registry.url": url})}
         self._http = RegistryHttp(self._settings)
         self._now_s = now_s
-        self._latest_ttl_s = float(self._settings.get("latest.cache.ttl.sec", LATEST_TTL_S))
+        own_settings = RegistryHttp.own_settings(self._settings)
+        self._latest_ttl_s = number(own_settings, "latest.cache.ttl.sec", LATEST_TTL_S)
         self._lock = threading.RLock()
         self._cache: dict[Hashable, Any] = {}
         self._latest: dict[str, tuple[float, RegisteredSchema]] = {}

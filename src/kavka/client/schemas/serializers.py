@@ -275,24 +275,31 @@ class KafkaProtobufSerializer(RegistrySerializer):
 
     def _writer_key(self, topic: str, value: Any) -> Any:
         descriptor = getattr(value, "DESCRIPTOR", None)
-        if descriptor is not None:
-            return topic, descriptor.file.name, descriptor.full_name
-        return super()._writer_key(topic, value)
+        if descriptor is None:
+            return super()._writer_key(topic, value)
+        schema_id = self._existing_schema(topic, descriptor.full_name)[0] if self._use_latest else None
+        return topic, descriptor.file.name, descriptor.full_name, schema_id
 
     def _prepare(self, topic: str, value: Any) -> tuple[bytes, Callable[[Any], bytes]]:
         descriptor = getattr(value, "DESCRIPTOR", None)
         if descriptor is None:
             schema_id, schema = self._schema_to_write(topic)
             return framing.header(schema_id), self._writer(schema)
-        subject = self._subject_name(topic, self._is_key, descriptor.full_name)
-        if self._schema_id is not None:
-            schema_id = self._schema_id
-        elif self._use_latest:
-            schema_id = self.registry.latest(subject).id
-        else:
+        if self._schema_id is None and not self._use_latest:
+            subject = self._subject_name(topic, self._is_key, descriptor.full_name)
             schema_id = self._registered_id(subject, self._file_schema(descriptor.file))
-        indexes = framing.encode_indexes(protobuf.indexes_of(descriptor))
-        return framing.header(schema_id) + indexes, protobuf.write
+            indexes = protobuf.indexes_of(descriptor)
+        else:
+            schema_id, schema = self._existing_schema(topic, descriptor.full_name)
+            indexes = list(self._parse(schema).indexes_by_name(descriptor.full_name))
+        return framing.header(schema_id) + framing.encode_indexes(indexes), protobuf.write
+
+    def _existing_schema(self, topic: str, message: str) -> tuple[int, Schema]:
+        """Return the configured schema, or the latest of the subject of a message type."""
+        if self._schema_id is not None:
+            return self._schema_id, self._checked(self.registry.schema(self._schema_id), self._schema_id)
+        latest = self.registry.latest(self._subject_name(topic, self._is_key, message))
+        return latest.id, self._checked(latest.schema, latest.id)
 
     def _file_schema(self, file: Any) -> Schema:
         """Return the schema of a file, after the files that it imports are registered in subjects

@@ -201,6 +201,7 @@ def test_temporary_errors_are_repeated_and_other_servers_are_tried(server: Serve
         {"schema.registry.url": "file:///etc/passwd"},
         {"schema.registry.url": "http://a:b"},
         {"schema.registry.url": "http://a", "max.retries": "many"},
+        {"schema.registry.url": "http://a", "latest.cache.ttl.sec": "-1"},
         {"schema.registry.url": "http://a", "basic.auth.credentials.source": "SASL_INHERIT"},
         {"schema.registry.url": "http://a", "basic.auth.user.info": "a:b", "bearer.auth.token": "c"},
         {"schema.registry.url": "https://a", "schema.registry.ssl.truststore.location": "/missing"},
