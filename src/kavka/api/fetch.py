@@ -206,7 +206,7 @@ class _Fetch:
         self._missing_bytes: int = self._min_bytes
         # Whether the request is handled over several turns of the event loop. Followers' requests
         # are not: an append between two turns would be lost for their session.
-        self.is_divided = context.follower is None and len(context.partitions) > MAX_PARTITIONS_PER_TURN
+        self.is_divided = not isinstance(reader, FollowerReader) and len(context.partitions) > MAX_PARTITIONS_PER_TURN
 
     # ---- reading
 

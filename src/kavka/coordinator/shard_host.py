@@ -56,7 +56,7 @@ class ShardHost(Generic[S]):
         self.partition = partition
         self.index = partition.topic_partition.partition
         self.state = HostState.LOADING
-        self.timers = LoopTimers(runtime.loop, self.submit_background)
+        self.timers = LoopTimers(runtime.loop, self.submit_background, lambda: self.state is HostState.LOADING)
         self.shard: S = runtime.make_shard(self.timers)
         # The open batch and its callers.
         self._records: list[tuple[bytes, bytes | None]] = []
@@ -286,11 +286,15 @@ class ShardHost(Generic[S]):
         in_turns(self._loop.call_soon, self._activate([]))
 
     def _activate(self, outcomes: list[Outcome]) -> Iterator[None]:
-        for outcome in self.shard.on_loaded():
-            outcomes.append(outcome)
-            yield
-            if self.state is HostState.CLOSED:
-                return
+        try:
+            for outcome in self.shard.on_loaded():
+                outcomes.append(outcome)
+                yield
+                if self.state is HostState.CLOSED:
+                    return
+        except Exception as error:
+            self._on_load(error)
+            return
         self.state = HostState.ACTIVE
         callbacks: list[Waiter] = [(None, None, outcome.on_append) for outcome in outcomes if not outcome.records]
         self._uncommitted.loaded_end = self._loader.position

@@ -12,14 +12,18 @@ from kavka.coordinator.operations import Outcome, TimerOperation
 
 logger = logging.getLogger(__name__)
 
+LOADING_DELAY_MS = 100
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopTimers:
     """Owns the running timers of one shard, by key. When a timer fires, its operation runs, and
-    `submit` gets the outcome."""
+    `submit` gets the outcome. Timers that fire while the shard is loaded are delayed, because
+    `submit` accepts no outcome then."""
 
     _loop: asyncio.AbstractEventLoop
     _submit: Callable[[Outcome], Any]
+    _is_loading: Callable[[], bool] = lambda: False
     _handles: dict[Hashable, asyncio.TimerHandle] = field(init=False, default_factory=dict)
 
     def schedule(self, key: Hashable, delay_ms: float, operation: TimerOperation) -> None:
@@ -39,6 +43,9 @@ class LoopTimers:
         self._handles.clear()
 
     def _fire(self, key: Hashable, operation: TimerOperation) -> None:
+        if self._is_loading():
+            self.schedule(key, LOADING_DELAY_MS, operation)
+            return
         self._handles.pop(key, None)
         try:
             self._submit(operation())

@@ -18,7 +18,6 @@ from kavka.replication.fetcher_states import CopyState
 from kavka.replication.follower import FollowerRole
 from kavka.replication.partition import Partition
 from kavka.replication.shared import Shared
-from kavka.storage.file_slice import FileClosed
 
 if TYPE_CHECKING:
     from kavka.replication.peers import Peers
@@ -222,7 +221,7 @@ class FollowedPartitions:
     def _truncate(self, role: FollowerRole, log: Log, offset: int) -> bool:
         """Truncate the log, or return False if a worker thread must first compute the producer
         states at `offset`. The partition is delayed meanwhile; its log does not change."""
-        past = log.past_producers(offset)
+        past = role.pending_truncation = log.past_producers(offset)
         if past is None:
             role.truncate_to(log, offset)
             return True
@@ -233,16 +232,19 @@ class FollowedPartitions:
     def _on_producers_read(
         self, role: FollowerRole, log: Log, offset: int, past: PastProducers, error: BaseException | None
     ) -> None:
-        if not role.is_active or role.partition.log is not log:
+        if not role.is_active or role.pending_truncation is not past:
             return
+        role.pending_truncation = None
         try:
-            if isinstance(error, FileClosed):  # a segment was deleted or compacted
-                if not self._truncate(role, log, offset):
+            if role.partition.log is log:
+                # The worker fails if a segment is deleted or compacted meanwhile. The states are
+                # then read here: a real failure of the disk fails again.
+                role.truncate_to(log, offset, past if error is None else None)
+            elif role.partition.log is not None:
+                # The log was moved to another directory. The next fetch finds the divergence again.
+                new_offset = role.prepare(role.partition.log)
+                if new_offset is not None and not self._truncate(role, role.partition.log, new_offset):
                     return
-            elif error is not None:
-                raise error
-            else:
-                role.truncate_to(log, offset, past)
         except Exception as failure:
             self._on_process_error(role, failure)
             return
@@ -302,7 +304,7 @@ class FollowedPartitions:
             end = await self._leader_offset(role, LATEST)
             start = await self._leader_offset(role, earliest_timestamp) if role.is_active else -1
             log = role.partition.log
-            if not role.is_active or log is None:
+            if not role.is_active or log is None or role.pending_truncation is not None:
                 return
             offset = role.move_into_range(log, start, end)
             if offset is not None and not self._truncate(role, log, offset):

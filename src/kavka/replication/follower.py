@@ -39,6 +39,8 @@ class FollowerRole:
         # Whether a request that the leader holds is abandoned to fetch this partition.
         self.is_urgent = True
         self.timer: TimerHandle | None = None
+        # The truncation that waits for a worker thread.
+        self.pending_truncation: PastProducers | None = None
         self._log_manager = log_manager
 
     @property

@@ -45,8 +45,10 @@ class PastProducers:
     snapshots stay unchanged."""
 
     states: ProducerStates
+    first_offset: int
+    """The first offset that `run` reads."""
     _segments: list[LogSegment]
-    _start_offset: int
+    _position: int
     _end_offset: int
     _now_ms: int
 
@@ -54,18 +56,27 @@ class PastProducers:
     def at(
         cls, end_offset: int, states: ProducerStates, segments: LogSegments, start_offset: int, now_ms: int
     ) -> PastProducers:
+        """Only for the thread that owns the log, because this reads an index."""
         past_states = ProducerStates(states.expiration_ms, states.snapshots.between(start_offset, end_offset))
-        return cls(past_states, segments.from_offset(start_offset), start_offset, end_offset, now_ms)
-
-    @property
-    def first_offset(self) -> int:
-        """The first offset that `run` reads."""
-        snapshot = self.states.snapshots.latest
-        return self._start_offset if snapshot is None else snapshot
+        snapshot = past_states.snapshots.latest
+        first_offset = start_offset if snapshot is None else snapshot
+        read_segments = segments.from_offset(first_offset)
+        position = 0
+        if read_segments and first_offset > read_segments[0].base_offset:
+            position = read_segments[0].offset_index.lookup(first_offset)[1]
+        return cls(past_states, first_offset, read_segments, position, end_offset, now_ms)
 
     def run(self) -> None:
-        """Raises OSError, and FileClosed if a segment was removed meanwhile."""
-        _load_producers(self.states, self._segments, self._start_offset, self._end_offset, self._now_ms)
+        """Raises OSError, CorruptSnapshotError, and FileClosed if a segment was removed
+        meanwhile."""
+        snapshots, position = self.states.snapshots, self._position
+        if snapshots.latest is not None:
+            self.states.load(snapshots.read(snapshots.latest), self._now_ms)
+        for segment in self._segments:
+            if segment.base_offset >= self._end_offset:
+                return
+            _apply(self.states, segment, position, self.first_offset, self._end_offset)
+            position = 0
 
 
 def replay(states: ProducerStates, segments: Sequence[LogSegment], begin: int, end: int) -> None:
@@ -79,12 +90,17 @@ def replay(states: ProducerStates, segments: Sequence[LogSegment], begin: int, e
         first = segment.find(begin) if segment.size else None
         if first is None:
             continue
-        for position, header in segment.batches(first[0]):
-            if header.last_offset >= end:
-                return
-            if header.producer_id >= 0:
-                marker = read_marker(segment, position, header) if header.is_control else None
-                replay_batch(states, header, marker)
+        _apply(states, segment, first[0], begin, end)
+
+
+def _apply(states: ProducerStates, segment: LogSegment, position: int, begin: int, end: int) -> None:
+    """Apply the batches in [begin, end) of a segment, which are not before `position`."""
+    for batch_position, header in segment.batches(position):
+        if header.last_offset >= end:
+            return
+        if header.producer_id >= 0 and header.last_offset >= begin:
+            marker = read_marker(segment, batch_position, header) if header.is_control else None
+            replay_batch(states, header, marker)
 
 
 def read_marker(segment: LogSegment, position: int, header: BatchHeader) -> EndMarker | None:

@@ -111,14 +111,18 @@ class SnapshotFiles:
             os.close(fd)
         self.offsets.append(offset)
 
+    def read(self, offset: int) -> list[ProducerEntry]:
+        """Return the entries of a snapshot. Raises OSError, and CorruptSnapshotError."""
+        with open(self.path(offset), "rb") as file:
+            return decode_snapshot(file.read())
+
     def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
         """Return the offset and the entries of the last valid snapshot, or None. Removes invalid
         snapshots after it. Raises OSError."""
         while self.offsets:
             offset = self.offsets[-1]
             try:
-                with open(self.path(offset), "rb") as file:
-                    return offset, decode_snapshot(file.read())
+                return offset, self.read(offset)
             except (CorruptSnapshotError, FileNotFoundError):
                 self.remove(offset)
         return None

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,10 @@ from kavka.common.types import TopicPartition
 from kavka.protocol.messages.alter_partition import AlterPartitionResponse
 from kavka.replication import purgatory
 from kavka.replication.fetcher_states import FetcherState
+from kavka.replication.followed_partitions import FollowedPartitions
 from kavka.replication.follower import FollowerRole
 from kavka.replication.partition_state import CommittedIsr, PendingExpandIsr
+from kavka.storage.producer_replay import PastProducers
 from tests.unit.replication.replicas_world import QUICK, World, batch, in_world
 
 
@@ -49,10 +52,16 @@ def test_a_record_is_committed_when_every_isr_member_has_it(tmp_path):
     in_world(tmp_path, body)
 
 
-@pytest.mark.parametrize("in_worker", [False, True])
-def test_a_new_leader_has_all_acknowledged_records_and_the_previous_leader_truncates(tmp_path, monkeypatch, in_worker):
-    if in_worker:
+def fail_as_if_a_segment_was_deleted(past: PastProducers) -> None:
+    raise FileNotFoundError(errno.ENOENT, "deleted")
+
+
+@pytest.mark.parametrize("replay", ["on the loop", "in a worker", "in a worker that fails"])
+def test_a_new_leader_has_all_acknowledged_records_and_the_previous_leader_truncates(tmp_path, monkeypatch, replay):
+    if replay != "on the loop":
         monkeypatch.setattr("kavka.storage.log.MAX_REPLAYED_ON_LOOP_BYTES", -1)
+    if replay == "in a worker that fails":
+        monkeypatch.setattr(PastProducers, "run", fail_as_if_a_segment_was_deleted)
 
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
@@ -72,6 +81,50 @@ def test_a_new_leader_has_all_acknowledged_records_and_the_previous_leader_trunc
         assert len(set(world.digests().values())) == 1
 
     in_world(tmp_path, body)
+
+
+class WaitingRole(SimpleNamespace):
+    """A follower role whose truncation waits for a worker."""
+
+    def __init__(self, log: object) -> None:
+        super().__init__(is_active=True, pending_truncation=object(), truncations=[])
+        self.partition = SimpleNamespace(log=log, topic_partition=TopicPartition("t", 0))
+
+    def prepare(self, log: object) -> None:
+        return None
+
+    def truncate_to(self, log: object, offset: int, past: object) -> None:
+        self.truncations.append((log, offset))
+
+
+def waiting_partitions(resumed: list[object]) -> FollowedPartitions:
+    partitions = FollowedPartitions.__new__(FollowedPartitions)
+    partitions._resume = resumed.append  # type: ignore[method-assign]
+    return partitions
+
+
+def test_a_log_that_moved_during_its_truncation_is_fetched_again() -> None:
+    resumed: list[object] = []
+    role = WaitingRole(log="moved")
+    waiting_partitions(resumed)._on_producers_read(role, "old", 5, role.pending_truncation, None)
+    assert (role.truncations, resumed, role.pending_truncation) == ([], [role], None)
+
+
+def test_only_the_last_truncation_of_a_partition_is_applied() -> None:
+    resumed: list[object] = []
+    role, earlier = WaitingRole(log="log"), object()
+    partitions = waiting_partitions(resumed)
+    partitions._on_producers_read(role, "log", 5, earlier, None)
+    assert (role.truncations, resumed) == ([], [])
+
+    async def leader_offset(role: object, timestamp: int) -> int:
+        return 0
+
+    partitions._leader_offset = leader_offset  # type: ignore[method-assign]
+    asyncio.run(partitions._move_into_range(role, -2))
+    assert (role.truncations, resumed) == ([], []), "a late lookup resumed a partition whose truncation is pending"
+    partitions._on_producers_read(role, "log", 7, role.pending_truncation, None)
+    assert (role.truncations, resumed) == ([("log", 7)], [role])
 
 
 def test_copied_records_are_acknowledged_when_the_new_leader_commits_them(tmp_path):

@@ -81,7 +81,7 @@ class TransactionShard:
         """Do nothing: `__transaction_state` has no transactional records."""
 
     def on_loaded(self) -> Iterator[Outcome]:
-        for transactional_id, transaction in self.transactions.items():
+        for transactional_id, transaction in list(self.transactions.items()):
             if transaction.state in ENDING:
                 yield Outcome(on_append=partial(self._on_prepare_appended, transactional_id, transaction))
 
