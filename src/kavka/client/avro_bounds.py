@@ -24,27 +24,29 @@ class OutOfBounds(ValueError):
     """A schema, a value or data exceeds a limit. The message names the limit."""
 
 
-def check_schema(schema: Any, max_depth: int) -> None:
-    """Check the nesting of a schema before any recursive code reads it. The parser reports all
-    other errors."""
-    _check_schema(schema, max_depth, 0)
+def check_schema(schema: Any, max_depth: int) -> int:
+    """Check the nesting of a schema before any recursive code reads it, and return its depth. The
+    parser reports all other errors."""
+    return _check_schema(schema, max_depth, 0)
 
 
-def _check_schema(schema: Any, max_depth: int, depth: int) -> None:
+def _check_schema(schema: Any, max_depth: int, depth: int) -> int:
     if depth > max_depth:
         raise OutOfBounds(f"the Avro schema has more than {max_depth} nested types")
+    deepest = depth
     if isinstance(schema, list):
         for branch in schema:
             if isinstance(branch, list):
                 raise OutOfBounds("invalid Avro schema: a union contains a union")
-            _check_schema(branch, max_depth, depth)
+            deepest = max(deepest, _check_schema(branch, max_depth, depth))
     elif isinstance(schema, Mapping):
         fields = schema.get("fields")
         nested = [schema.get(name) for name in ("type", "items", "values")]
         if isinstance(fields, list):
             nested += [field.get("type") for field in fields if isinstance(field, Mapping)]
         for inner in nested:
-            _check_schema(inner, max_depth, depth + 1)
+            deepest = max(deepest, _check_schema(inner, max_depth, depth + 1))
+    return deepest
 
 
 def check_value(value: Any, max_depth: int) -> None:

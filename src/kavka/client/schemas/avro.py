@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kavka.client import avro_bounds
@@ -35,6 +35,7 @@ def parse(schema: Schema, dependencies: Mapping[str, Schema]) -> Any:
     try:
         if not dependencies:
             return parse_schema(document(schema))
+        _check_total_depth((schema, *dependencies.values()))
         return load_schema(_ROOT, repo=Repository())
     except Exception as error:
         raise SerializationError(f"invalid Avro schema: {str(error) or type(error).__name__}") from error
@@ -42,10 +43,22 @@ def parse(schema: Schema, dependencies: Mapping[str, Schema]) -> Any:
 
 def document(schema: Schema) -> Any:
     """Return the JSON of a schema. The name of a primitive type may be without quotes."""
+    return _document(schema)[0]
+
+
+def _document(schema: Schema) -> tuple[Any, int]:
+    """Return the JSON of a schema and its depth."""
     text = schema.text.strip()
     parsed = json.loads(text) if text[:1] in '{["' else text
-    avro_bounds.check_schema(parsed, avro_bounds.MAX_DEPTH)
-    return parsed
+    return parsed, avro_bounds.check_schema(parsed, avro_bounds.MAX_DEPTH)
+
+
+def _check_total_depth(schemas: Iterable[Schema]) -> None:
+    """Check the depth of documents that fastavro puts into one another."""
+    if sum(max(1, _document(schema)[1]) for schema in schemas) > avro_bounds.MAX_DEPTH:
+        raise avro_bounds.OutOfBounds(
+            f"the Avro schema and its references have more than {avro_bounds.MAX_DEPTH} nested types"
+        )
 
 
 def record_name(parsed: Any) -> str | None:
@@ -56,7 +69,7 @@ def record_name(parsed: Any) -> str | None:
 def writer(parsed: Any, max_depth: int = avro_bounds.MAX_DEPTH) -> Callable[[Any], bytes]:
     from fastavro import schemaless_writer
 
-    can_nest = avro_bounds.DataBounds(parsed).contains_itself
+    can_nest = _bounds(parsed, max_depth).contains_itself
 
     def write(value: Any) -> bytes:
         out = io.BytesIO()
@@ -78,7 +91,7 @@ def reader(
     resolved to the reader's schema if there is one."""
     from fastavro import schemaless_reader
 
-    bounds = avro_bounds.DataBounds(parsed, max_depth)
+    bounds = _bounds(parsed, max_depth)
 
     def read(data: bytes, position: int) -> Any:
         payload = data[position:]
@@ -116,6 +129,13 @@ def from_json(parsed: Any, text: str) -> Any:
     except Exception as error:
         raise SerializationError(f"the text is not JSON of the Avro schema: {_reason(error)}") from error
     return value
+
+
+def _bounds(parsed: Any, max_depth: int) -> avro_bounds.DataBounds:
+    try:
+        return avro_bounds.DataBounds(parsed, max_depth)
+    except Exception as error:
+        raise SerializationError(f"invalid Avro schema: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

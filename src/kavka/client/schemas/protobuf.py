@@ -170,7 +170,7 @@ def _compiled(name: str, text: str, files: Mapping[str, Any]) -> Any:
     from google.protobuf import descriptor_pb2
 
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if not path.name or path.is_absolute() or ".." in path.parts or name.startswith(("@", "-")):
         raise SerializationError(f"invalid name of a Protobuf file: {name}")
     tools = find_spec("grpc_tools")
     if tools is None or tools.origin is None:
@@ -178,8 +178,11 @@ def _compiled(name: str, text: str, files: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory() as created:
         folder = Path(created)
         source, imports, output = folder / "source" / name, folder / "imports", folder / "output"
-        source.parent.mkdir(parents=True)
-        source.write_text(text)
+        try:
+            source.parent.mkdir(parents=True)
+            source.write_text(text)
+        except (OSError, ValueError) as error:
+            raise SerializationError(f"invalid Protobuf schema: {_one_line(str(error))}") from None
         command = [
             sys.executable, "-m", "grpc_tools.protoc", f"-I{folder / 'source'}",
             f"-I{Path(tools.origin).parent / '_proto'}", f"--descriptor_set_out={output}",
@@ -189,12 +192,17 @@ def _compiled(name: str, text: str, files: Mapping[str, Any]) -> Any:
             command.append(f"--descriptor_set_in={imports}")
         try:
             result = subprocess.run(
-                [*command, name], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+                [*command, str(source)], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise SerializationError(f"protoc did not compile the schema within {COMPILE_TIMEOUT_S:g} s") from None
         if result.returncode != 0:
-            raise SerializationError(f"invalid Protobuf schema: {_one_line(result.stderr)[:500]}")
+            # Other lines may have content of other files.
+            stderr = result.stderr.replace(f"{source}:", f"{name}:")
+            lines = [line for line in stderr.splitlines() if line.startswith(f"{name}:")]
+            raise SerializationError(
+                f"invalid Protobuf schema: {_one_line(' '.join(lines))[:500] or 'protoc rejects it'}"
+            )
         return descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes()).file[0]
 
 
