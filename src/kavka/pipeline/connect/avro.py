@@ -83,6 +83,8 @@ class _Type:
     columns: int = 1
     """The number of columns, including nested ones. Each use of a named type counts: Spark has no
     named types."""
+    depth: int = 0
+    """The number of nested types."""
     empty: bool = False
     """Whether a datum may have zero bytes."""
 
@@ -92,6 +94,8 @@ def _typed(schema: Any) -> _Type:
         return _Types().of(schema)[0]
     except (KeyError, TypeError, AttributeError) as error:
         raise ConnectError(f"not an Avro schema: {type(error).__name__} at {error}") from None
+    except RecursionError:
+        raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} nested types") from None
 
 
 class _Types:
@@ -121,6 +125,8 @@ class _Types:
         built = self._build(schema, schema["type"])
         if built.columns > schemas.MAX_COLUMNS:
             raise ConnectError(f"an Avro schema with more than {schemas.MAX_COLUMNS} columns")
+        if built.depth > schemas.MAX_DEPTH:
+            raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} nested types")
         if schema["type"] in ("record", "error", "enum", "fixed"):
             self._named[schema["name"]] = built
         return built, False
@@ -142,26 +148,28 @@ class _Types:
             item, is_nullable = self.of(schema["items"])
             if item.empty:
                 raise ConnectError("an array with items of zero bytes: a few bytes could claim any number of items")
-            return _Type(ArrayType(item.kind, is_nullable), _of_list(item.fit), item.columns + 1)
+            return _Type(ArrayType(item.kind, is_nullable), _of_list(item.fit), item.columns + 1, item.depth + 1)
         if kind == "map":
             item, is_nullable = self.of(schema["values"])
-            return _Type(MapType(StringType(), item.kind, is_nullable), _of_map(item.fit), item.columns + 1)
+            kind_of_map = MapType(StringType(), item.kind, is_nullable)
+            return _Type(kind_of_map, _of_map(item.fit), item.columns + 1, item.depth + 1)
         if kind == "enum":
             return _Type(StringType())
         return self.of(kind)[0]
 
     def _record(self, schema: dict[str, Any]) -> _Type:
-        fields, fits, columns, empty = [], {}, 1, True
+        fields, fits, columns, depth, empty = [], {}, 1, 0, True
         for field in schema["fields"]:
             field_type, is_nullable = self.of(field["type"])
             fields.append(StructField(field["name"], field_type.kind, is_nullable))
             if field_type.fit is not None:
                 fits[field["name"]] = field_type.fit
             columns += field_type.columns
+            depth = max(depth, field_type.depth)
             empty = empty and field_type.empty
         if len({field.name for field in fields}) < len(fields):
             raise ConnectError(f"the Avro record {schema['name']} has two fields with the same name")
-        return _Type(StructType(fields), _of_record(fits), columns, empty)
+        return _Type(StructType(fields), _of_record(fits), columns, depth + 1, empty)
 
 
 def _size(schema: dict[str, Any]) -> int:

@@ -59,102 +59,112 @@ class Typed:
 
 def to_column(validator: Any) -> Typed:
     """Returns the type of a schema, from the `JsonValidator` that resolves its references. Raises
-    ConnectError if it has none."""
-    return _typed(validator.document, validator.resolver, 0)
+    ConnectError if it has none, or too many columns."""
+    try:
+        return _Types().of(validator.document, validator.resolver, 0)
+    except ConnectError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:500] or type(error).__name__
+        raise ConnectError(f"a JSON schema without a column type: {reason}") from None
 
 
-def _typed(schema: Any, resolver: Any, depth: int) -> Typed:
-    if depth > schemas.MAX_DEPTH:
-        raise ConnectError(
-            f"a JSON schema with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
-        )
-    if not isinstance(schema, dict):
-        raise ConnectError("a JSON schema that allows any value has no column type")
-    if "$ref" in schema:
-        referenced = resolver.lookup(schema["$ref"])
-        return _typed(referenced.contents, referenced.resolver, depth + 1)
-    for union in ("oneOf", "anyOf", "allOf"):
-        if union in schema:
-            return _union(schema[union], union, resolver, depth)
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        others = [kind for kind in kinds if kind != "null"]
+class _Types:
+    """Derives the types of one schema."""
+
+    def __init__(self) -> None:
+        self._counter = schemas.ColumnCounter()
+
+    def of(self, schema: Any, resolver: Any, depth: int) -> Typed:
+        if depth > schemas.MAX_DEPTH:
+            raise ConnectError(
+                f"a JSON schema with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
+            )
+        if not isinstance(schema, dict):
+            raise ConnectError("a JSON schema that allows any value has no column type")
+        if "$ref" in schema:
+            referenced = resolver.lookup(schema["$ref"])
+            return self.of(referenced.contents, referenced.resolver, depth + 1)
+        for union in ("oneOf", "anyOf", "allOf"):
+            if union in schema:
+                return self._union(schema[union], union, resolver, depth)
+        kinds = schema.get("type")
+        if isinstance(kinds, list):
+            others = [kind for kind in kinds if kind != "null"]
+            if len(others) != 1:
+                raise ConnectError(f"a JSON schema of the types {', '.join(map(str, kinds))} has no column type")
+            return _nullable(self.of({**schema, "type": others[0]}, resolver, depth), len(others) < len(kinds))
+        if kinds is None and all(isinstance(symbol, str) for symbol in schema.get("enum", (None,))):
+            kinds = "string"
+        return self._simple(schema, kinds, resolver, depth)
+
+    def _union(self, branches: Any, union: str, resolver: Any, depth: int) -> Typed:
+        others = [branch for branch in branches if not isinstance(branch, dict) or branch.get("type") != "null"]
         if len(others) != 1:
-            raise ConnectError(f"a JSON schema of the types {', '.join(map(str, kinds))} has no column type")
-        return _nullable(_typed({**schema, "type": others[0]}, resolver, depth), len(others) < len(kinds))
-    if kinds is None and all(isinstance(symbol, str) for symbol in schema.get("enum", (None,))):
-        kinds = "string"
-    return _simple(schema, kinds, resolver, depth)
+            raise ConnectError(f"{union} of several types has no column type: only of a type and null")
+        return _nullable(self.of(others[0], resolver, depth + 1), len(others) < len(branches))
 
+    def _simple(self, schema: dict[str, Any], kind: Any, resolver: Any, depth: int) -> Typed:
+        self._counter.add()
+        hint, title = schema.get("connect.type"), str(schema.get("title", ""))
+        match kind:
+            case "boolean":
+                return Typed(BooleanType(), _of(bool, "a boolean"))
+            case "integer":
+                if title == f"{schemas.LOGICAL}Timestamp":
+                    return Typed(TimestampType(), lambda value: _EPOCH + _integer(64)(value) * _MILLISECOND)
+                if title == f"{schemas.LOGICAL}Date":
+                    return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=_integer(32)(value)))
+                spark, bits = _INTEGERS.get(str(hint), _INTEGERS["int64"])
+                return Typed(spark, _integer(bits))
+            case "number":
+                return Typed(FloatType() if hint == "float32" else DoubleType(), _number)
+            case "string":
+                return Typed(BinaryType(), _bytes) if hint == "bytes" else Typed(StringType(), _of(str, "text"))
+            case "array":
+                if not isinstance(schema.get("items"), dict):
+                    raise ConnectError("a JSON schema of an array without items has no column type")
+                item = self.of(schema["items"], resolver, depth + 1)
+                return Typed(
+                    ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in _list(value)]
+                )
+            case "object":
+                return self._object(schema, resolver, depth)
+        raise ConnectError(f"a JSON schema of type {kind} has no column type")
 
-def _union(branches: Any, union: str, resolver: Any, depth: int) -> Typed:
-    others = [branch for branch in branches if not isinstance(branch, dict) or branch.get("type") != "null"]
-    if len(others) != 1:
-        raise ConnectError(f"{union} of several types has no column type: only of a type and null")
-    return _nullable(_typed(others[0], resolver, depth + 1), len(others) < len(branches))
+    def _object(self, schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
+        others = schema.get("additionalProperties")
+        if "properties" not in schema:
+            if not isinstance(others, dict):
+                raise ConnectError("a JSON schema of an object without properties has no column type")
+            item = self.of(others, resolver, depth + 1)
+            return Typed(
+                MapType(StringType(), item.kind, item.nullable),
+                lambda value: {name: item.convert(each) for name, each in _mapping(value).items()},
+            )
+        required = schema.get("required", ())
+        properties = schema["properties"]
+        # Confluent's converter numbers the fields, because an object has no order.
+        names = sorted(properties, key=lambda name: (properties[name].get("connect.index", len(properties))
+                                                     if isinstance(properties[name], dict) else 0))  # fmt: skip
+        typed = {name: self.of(properties[name], resolver, depth + 1) for name in names}
+        fields = [StructField(name, each.kind, each.nullable or name not in required) for name, each in typed.items()]
+
+        # Data of another version of the schema may lack a field. It becomes null only if it may.
+        def convert(value: Any) -> dict[str, Any]:
+            present = _mapping(value)
+            for name in required:
+                if name in typed and name not in present:
+                    raise ValueError(f"the field {name} is missing")
+            return {name: each.convert(present[name]) if name in present else None for name, each in typed.items()}
+
+        return Typed(StructType(fields), convert)
 
 
 def _nullable(typed: Typed, nullable: bool) -> Typed:
     if not nullable:
         return typed
     return Typed(typed.kind, lambda value: None if value is None else typed.convert(value), True)
-
-
-def _simple(schema: dict[str, Any], kind: Any, resolver: Any, depth: int) -> Typed:
-    hint, title = schema.get("connect.type"), str(schema.get("title", ""))
-    match kind:
-        case "boolean":
-            return Typed(BooleanType(), _of(bool, "a boolean"))
-        case "integer":
-            if title == f"{schemas.LOGICAL}Timestamp":
-                return Typed(TimestampType(), lambda value: _EPOCH + _integer(64)(value) * _MILLISECOND)
-            if title == f"{schemas.LOGICAL}Date":
-                return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=_integer(32)(value)))
-            spark, bits = _INTEGERS.get(str(hint), _INTEGERS["int64"])
-            return Typed(spark, _integer(bits))
-        case "number":
-            return Typed(FloatType() if hint == "float32" else DoubleType(), _number)
-        case "string":
-            return Typed(BinaryType(), base64.b64decode) if hint == "bytes" else Typed(StringType(), _of(str, "text"))
-        case "array":
-            if not isinstance(schema.get("items"), dict):
-                raise ConnectError("a JSON schema of an array without items has no column type")
-            item = _typed(schema["items"], resolver, depth + 1)
-            return Typed(
-                ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in _list(value)]
-            )
-        case "object":
-            return _object(schema, resolver, depth)
-    raise ConnectError(f"a JSON schema of type {kind} has no column type")
-
-
-def _object(schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
-    others = schema.get("additionalProperties")
-    if "properties" not in schema:
-        if not isinstance(others, dict):
-            raise ConnectError("a JSON schema of an object without properties has no column type")
-        item = _typed(others, resolver, depth + 1)
-        return Typed(
-            MapType(StringType(), item.kind, item.nullable),
-            lambda value: {name: item.convert(each) for name, each in _mapping(value).items()},
-        )
-    required = schema.get("required", ())
-    properties = schema["properties"]
-    # Confluent's converter numbers the fields, because an object has no order.
-    names = sorted(properties, key=lambda name: (properties[name].get("connect.index", len(properties))
-                                                 if isinstance(properties[name], dict) else 0))  # fmt: skip
-    typed = {name: _typed(properties[name], resolver, depth + 1) for name in names}
-    fields = [StructField(name, each.kind, each.nullable or name not in required) for name, each in typed.items()]
-
-    # Data of another version of the schema may lack a field. It becomes null only if it may.
-    def convert(value: Any) -> dict[str, Any]:
-        present = _mapping(value)
-        for name in required:
-            if name in typed and name not in present:
-                raise ValueError(f"the field {name} is missing")
-        return {name: each.convert(present[name]) if name in present else None for name, each in typed.items()}
-
-    return Typed(StructType(fields), convert)
 
 
 def _of(expected: type, noun: str) -> Convert:
@@ -164,6 +174,10 @@ def _of(expected: type, noun: str) -> Convert:
         return value
 
     return convert
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(_of(str, "text")(value), validate=True)
 
 
 _list, _mapping = _of(list, "an array"), _of(dict, "an object")
@@ -233,20 +247,26 @@ def _optional(kind: DataType, nullable: bool) -> dict[str, Any]:
     return {"oneOf": [{"type": "null"}, _schema(kind)]} if nullable else _schema(kind)
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any, kind: DataType) -> Any:
     """Returns the JSON value of a column's value. Raises ValueError for numbers that JSON lacks."""
-    if hasattr(value, "asDict"):
-        return {name: to_json(each) for name, each in value.asDict().items()}
-    if isinstance(value, dict):
-        return {name: to_json(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [to_json(each) for each in value]
-    if isinstance(value, (bytes, bytearray)):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) - _EPOCH) // _MILLISECOND
-    if isinstance(value, date):
-        return (value - _EPOCH_DAY).days
+    if value is None:
+        return None
+    match kind:
+        case StructType():
+            return {field.name: to_json(value[field.name], field.dataType) for field in kind.fields}
+        case MapType():
+            return {name: to_json(each, kind.valueType) for name, each in value.items()}
+        case ArrayType():
+            return [to_json(each, kind.elementType) for each in value]
+        case BinaryType():
+            return base64.b64encode(value).decode()
+        case TimestampType():
+            # Spark's UDFs have such a timestamp as local time without a time zone.
+            return (value.astimezone(UTC) - _EPOCH) // _MILLISECOND
+        case TimestampNTZType():
+            return (value.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+        case DateType():
+            return (value - _EPOCH_DAY).days
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} has no JSON form")
     return value

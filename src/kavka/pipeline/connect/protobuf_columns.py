@@ -49,30 +49,33 @@ _ENUM, _MESSAGE, _UNSIGNED = 14, (10, 11), (4, 6)
 
 
 def column_type(descriptor: Any) -> DataType:
-    """Returns the type of a message type. Raises ConnectError if it contains itself."""
-    kind = _struct(descriptor, 0)
-    schemas.check_width(kind)
-    return kind
+    """Returns the type of a message type. Raises ConnectError if it contains itself or has too many
+    columns."""
+    return _struct(descriptor, 0, schemas.ColumnCounter())
 
 
-def _struct(descriptor: Any, depth: int) -> StructType:
+def _struct(descriptor: Any, depth: int, counter: schemas.ColumnCounter) -> StructType:
     if depth > schemas.MAX_DEPTH:
         raise ConnectError(
             f"a Protobuf type with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
         )
-    return StructType([_field(field, depth + 1) for field in descriptor.fields])
+    return StructType([_field(field, depth + 1, counter) for field in descriptor.fields])
 
 
-def _field(field: Any, depth: int) -> StructField:
+def _field(field: Any, depth: int, counter: schemas.ColumnCounter) -> StructField:
     if _is_map(field):
+        counter.add()
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-        return StructField(field.name, MapType(_kind(key, depth), _kind(value, depth), False), False)
+        kind = MapType(_KINDS[key.type], _kind(value, depth, counter), False)
+        return StructField(field.name, kind, False)
     if is_repeated(field):
-        return StructField(field.name, ArrayType(_kind(field, depth), False), False)
-    return StructField(field.name, _kind(field, depth), field.has_presence)
+        counter.add()
+        return StructField(field.name, ArrayType(_kind(field, depth, counter), False), False)
+    return StructField(field.name, _kind(field, depth, counter), field.has_presence)
 
 
-def _kind(field: Any, depth: int) -> DataType:
+def _kind(field: Any, depth: int, counter: schemas.ColumnCounter) -> DataType:
+    counter.add()
     if field.type not in _MESSAGE:
         return _KINDS[field.type]
     message = field.message_type
@@ -80,7 +83,7 @@ def _kind(field: Any, depth: int) -> DataType:
         return TimestampType()
     if message.full_name in _WRAPPERS:
         return _KINDS[message.fields_by_name["value"].type]
-    return _struct(message, depth)
+    return _struct(message, depth, counter)
 
 
 def is_repeated(field: Any) -> bool:
@@ -93,7 +96,13 @@ def _is_map(field: Any) -> bool:
 
 
 def converter(descriptor: Any) -> Convert:
-    """Returns a function from a message to the value of its column."""
+    """Returns a function from a message to the value of its column. Raises ConnectError if the
+    message type has no column type."""
+    column_type(descriptor)
+    return _converter(descriptor)
+
+
+def _converter(descriptor: Any) -> Convert:
     fields = [(field.name, field.has_presence, _field_converter(field)) for field in descriptor.fields]
 
     def convert(message: Any) -> dict[str, Any]:
@@ -107,8 +116,9 @@ def converter(descriptor: Any) -> Convert:
 
 def _field_converter(field: Any) -> Convert:
     if _is_map(field):
-        convert = _value_converter(field.message_type.fields_by_name["value"])
-        return lambda entries: {key: convert(entries[key]) for key in entries}
+        key_field, value_field = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        convert_key, convert = _value_converter(key_field), _value_converter(value_field)
+        return lambda entries: {convert_key(key): convert(entries[key]) for key in entries}
     convert = _value_converter(field)
     return (lambda items: [convert(item) for item in items]) if is_repeated(field) else convert
 
@@ -127,7 +137,7 @@ def _value_converter(field: Any) -> Convert:
     if message.full_name in _WRAPPERS:
         inner = _value_converter(message.fields_by_name["value"])
         return lambda value: inner(value.value)
-    return converter(message)
+    return _converter(message)
 
 
 def _same(value: Any) -> Any:

@@ -130,7 +130,9 @@ class JsonSchemaConverter(RegistryConverter):
 
     def writer(self, kind: DataType, name: SchemaName) -> tuple[RegistrySerializer, Callable[[Any], Any]]:
         schema = None if self._use_latest else json_columns.from_spark(kind, name)
-        return KafkaJsonSchemaSerializer(schema, use_latest=self._use_latest), json_columns.to_json
+        return KafkaJsonSchemaSerializer(schema, use_latest=self._use_latest), lambda value: json_columns.to_json(
+            value, kind
+        )
 
 
 class ProtobufConverter(RegistryConverter):

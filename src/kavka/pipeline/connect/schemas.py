@@ -112,6 +112,20 @@ def check_width(kind: DataType) -> None:
         raise ConnectError(f"records with more than {MAX_COLUMNS} fields in total")
 
 
+class ColumnCounter:
+    """Counts the columns of a type while it is built. A short schema can name a type of any number
+    of columns, because each use of a named type counts: Spark has no named types."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        """Counts a column. Raises ConnectError after MAX_COLUMNS columns."""
+        self._count += 1
+        if self._count > MAX_COLUMNS:
+            raise ConnectError(f"a schema with more than {MAX_COLUMNS} columns")
+
+
 def _columns(kind: DataType) -> int:
     match kind:
         case StructType():

@@ -154,3 +154,27 @@ def test_decimal_bytes_equal_those_of_java(text: str) -> None:
     assert len(data) == 1 or int.from_bytes(data[:-1], "big", signed=True) != number
     assert decimals.decode(data, 38, 2) == number.scaleb(-2, Context(prec=50))
     assert decimals.decode(data, 1, 0) == (number if abs(number) < 10 else None)
+
+
+def test_the_depth_of_named_types_is_added() -> None:
+    def record(name: str, levels: int, inner: Any) -> Any:
+        for _ in range(levels):
+            inner = {"type": "array", "items": inner}
+        return {"type": "record", "name": name, "fields": [{"name": "f", "type": inner}]}
+
+    def schema(levels: int) -> str:
+        fields = [{"name": "a", "type": record("A", 30, "long")}, {"name": "b", "type": record("B", levels, "A")}]
+        return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+    avro.to_spark(schema(schemas.MAX_DEPTH - 33))
+    with pytest.raises(ConnectError, match=f"more than {schemas.MAX_DEPTH} nested types"):
+        avro.to_spark(schema(schemas.MAX_DEPTH - 32))
+
+
+@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH + 1, 20_000])
+def test_a_parsed_schema_that_is_too_deep_has_no_column_type(depth: int) -> None:
+    definition: Any = "long"
+    for _ in range(depth):
+        definition = {"type": "array", "items": definition}
+    with pytest.raises(ConnectError, match=f"more than {schemas.MAX_DEPTH} nested types"):
+        avro.column_type(definition)

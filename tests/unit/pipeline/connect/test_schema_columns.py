@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, DoubleType, StructType, TimestampNTZType, TimestampType
 
 from kavka.client.schemas.json_schema import JsonValidator
 from kavka.client.schemas.protobuf import ProtobufFile
@@ -91,6 +92,7 @@ def test_json_schemas_without_a_column_type_are_refused(schema: Any) -> None:
         ({"type": "integer", "connect.type": "int16"}, 40000),
         ({"type": "number"}, "1"),
         ({"type": "string"}, 1),
+        ({"type": "string", "connect.type": "bytes"}, "AP8=\n?"),
         ({"type": "boolean"}, "true"),
         ({"type": "array", "items": {"type": "string"}}, "text"),
         ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, {}),
@@ -133,12 +135,12 @@ def test_rows_are_written_as_json_and_read_back() -> None:
     text = json_columns.from_spark(struct(), SchemaName("a.Row"))
     validator = JsonValidator(Schema(text, "JSON"), {})
     assert validator.record_name == "a.Row"
-    data = validator.write(json_columns.to_json(ROW))
+    data = validator.write(json_columns.to_json(ROW, struct()))
     column = json_columns.to_column(validator)
     assert column.kind.simpleString() == struct().simpleString()
     assert column.convert(validator.read(data, 0)) == expected()
     with pytest.raises(ValueError, match="nan has no JSON form"):
-        json_columns.to_json(Row(x=float("nan")))
+        json_columns.to_json(float("nan"), DoubleType())
 
 
 def test_rows_are_written_as_protobuf_and_read_back() -> None:
@@ -181,3 +183,57 @@ def test_values_are_widened_to_the_merged_type() -> None:
     assert widened == {"a": [1.0, None], "m": {"k": 2.0}}
     assert type(widened["a"][0]) is type(widened["m"]["k"]) is float
     assert _widening(of(t.DoubleType()), merged) is None
+
+
+def json_bomb(levels: int) -> dict[str, Any]:
+    """A type with 2 ** levels columns."""
+    definitions: dict[str, Any] = {"0": {"type": "string"}}
+    for level in range(1, levels + 1):
+        reference = {"$ref": f"#/definitions/{level - 1}"}
+        definitions[str(level)] = {"type": "object", "properties": {"a": reference, "b": reference}}
+    return {"$ref": f"#/definitions/{levels}", "definitions": definitions}
+
+
+def protobuf_bomb(levels: int) -> Any:
+    texts = ["message M0 { string a = 1; }"]
+    texts += [f"message M{level} {{ M{level - 1} a = 1; M{level - 1} b = 2; }}" for level in range(1, levels + 1)]
+    file = ProtobufFile(Schema(f'syntax = "proto3"; {" ".join(texts)}', "PROTOBUF"), {})
+    return file.message_class((levels,)).DESCRIPTOR
+
+
+def test_small_schemas_with_many_columns_are_refused() -> None:
+    message = f"more than {schemas.MAX_COLUMNS} columns"
+    assert typed(json_bomb(5)).kind.simpleString().count("string") == 32
+    assert protobuf_columns.column_type(protobuf_bomb(5)).simpleString().count("string") == 32
+    with pytest.raises(ConnectError, match=message):
+        typed(json_bomb(25))
+    descriptor = protobuf_bomb(40)
+    with pytest.raises(ConnectError, match=message):
+        protobuf_columns.column_type(descriptor)
+    with pytest.raises(ConnectError, match=message):
+        protobuf_columns.converter(descriptor)
+
+
+def test_a_json_schema_with_an_unknown_reference_has_no_column_type() -> None:
+    with pytest.raises(ConnectError, match="without a column type"):
+        typed({"$ref": "#/definitions/missing"})
+
+
+def test_unsigned_keys_of_protobuf_maps_are_checked() -> None:
+    text = 'syntax = "proto3"; message A { map<uint64, string> names = 1; }'
+    message_class = ProtobufFile(Schema(text, "PROTOBUF"), {}).message_class((0,))
+    convert = protobuf_columns.converter(message_class.DESCRIPTOR)
+    assert convert(message_class(names={2**63 - 1: "a"})) == {"names": {2**63 - 1: "a"}}
+    with pytest.raises(ValueError, match="64 bits"):
+        convert(message_class(names={2**63: "a"}))
+
+
+def test_timestamps_without_a_time_zone_are_not_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert json_columns.to_json(datetime(1970, 1, 1, 3), TimestampNTZType()) == 3 * 3_600_000
+        assert json_columns.to_json(datetime(1970, 1, 1, 3), TimestampType()) == 3_600_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
