@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import ssl
 import threading
 import urllib.error
@@ -560,3 +561,29 @@ def test_the_tool_reports_a_bad_setting_in_one_line(
     assert distributed_main([str(file)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{name}: " in line
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://localhost/x", "data:,x", "connectors", "http://[x/"])
+def test_requests_to_other_workers_use_http_alone(url: str) -> None:
+    with pytest.raises(PeerError):
+        Peers().send("GET", url, None, {})
+
+
+def test_an_error_response_that_is_incomplete_is_no_response() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def respond() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 500 Error\r\nContent-Length: 100\r\n\r\npart")
+                # The client closes the connection after its timeout.
+                connection.recv(1)
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        try:
+            with pytest.raises(PeerError):
+                Peers().send("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/", None, {}, timeout_s=1)
+        finally:
+            thread.join()

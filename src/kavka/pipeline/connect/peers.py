@@ -53,14 +53,19 @@ class Peers:
         self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float = _TIMEOUT_S
     ) -> PeerResponse:
         """Returns the response, also if its status is an error. Raises PeerError."""
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers}, method=method)
+        if not url.lower().startswith(("http://", "https://")):
+            raise PeerError(f"the URL of a worker is not http or https: {url}")
         try:
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers}, method=method)
             with self._opener(request.type == "https").open(request, timeout=timeout_s) as response:
                 return PeerResponse(response.status, response.read(), response.headers)
         except urllib.error.HTTPError as error:
-            with error:
-                return PeerResponse(error.code, error.read(), error.headers)
-        except (OSError, HTTPException, ConnectError) as error:
+            try:
+                with error:
+                    return PeerResponse(error.code, error.read(), error.headers)
+            except (OSError, HTTPException) as failure:
+                raise PeerError(str(failure) or type(failure).__name__) from failure
+        except (OSError, HTTPException, ConnectError, ValueError) as error:
             raise PeerError(str(getattr(error, "reason", None) or error)) from error
 
     def _opener(self, has_tls: bool) -> urllib.request.OpenerDirector:
