@@ -89,7 +89,8 @@ def test_json_schema_is_exchanged_with_confluents_serializers(
     assert JSONDeserializer(None, schema_registry_client=confluent)(written, value_of(topic)) == {"age": 3}
     theirs = JSONSerializer(json.dumps(PERSON), confluent)({"age": 4}, value_of(topic))
     assert theirs is not None
-    reader = JsonSchemaSerializer(registry=registry.url)
+    assert JsonSchemaSerializer(registry=registry.url).deserialize(topic, theirs) == {"age": 4}
+    reader = JsonSchemaSerializer(registry=registry.url, validate_on_read=True)
     assert reader.deserialize(topic, theirs) == {"age": 4}
     with pytest.raises(SerializationError, match=r"at \['age'\]: 'x' is not of type 'integer'"):
         reader.deserialize(topic, theirs[:5] + b'{"age":"x"}')

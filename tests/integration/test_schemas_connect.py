@@ -209,3 +209,29 @@ def test_options_of_the_registry_are_validated() -> None:
             settings = {"schema.registry.url": "http://x", "value.subject.name.strategy": strategy}
             errors = options_under(cls, "", settings)[1]
             assert json.dumps(errors).count(strategy) == 1
+
+
+def test_the_most_frequent_schemas_of_a_batch_define_its_columns(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+    from kavka.pipeline.connect import schema_converters
+
+    requested = []
+
+    class Columns:
+        has_message_types = False
+
+        def type_of_header(self, header: bytes) -> DataType:
+            requested.append(header[-1])
+            return StructType([StructField(f"c{header[-1]}", StringType())])
+
+    monkeypatch.setattr(schema_converters, "MAX_SCHEMAS", 2)
+    ids = [1, 2, 2, 3, 3, 3]
+    batch = spark.createDataFrame(
+        [(b"\0\0\0\0" + bytes([each]) + b"data",) for each in ids] + [(b"x",)], "value binary"
+    )
+    columns: Any = Columns()
+    kind = schema_converters._merged_type(columns, batch, F.col("value"))
+    assert requested == [3, 2]
+    assert kind.simpleString() == "struct<c3:string,c2:string>"

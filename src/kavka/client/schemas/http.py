@@ -125,7 +125,7 @@ class RegistryHttp:
             )
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise SchemaRegistryError(
                 f"schema registry {server.url}: the response to {method} {path} is not JSON; check the path of the URL"
             ) from None
@@ -188,7 +188,7 @@ def _rejection(server: _Server, method: str, path: str, error: urllib.error.HTTP
         try:
             body = json.loads(error.read(65536))
             message, code = str(body["message"]), int(body["error_code"])
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
             message, code = str(error.reason), error.code
     prefix = f"schema registry {server.url}"
     message = " ".join(message.split())

@@ -117,7 +117,8 @@ class SchemaRegistry:
             if schema_id in self._missing:
                 expiry, error = self._missing[schema_id]
                 if self._now_s() < expiry:
-                    raise error
+                    # An exception that is raised again would collect tracebacks.
+                    raise SchemaRegistryError(error.message, error.status, error.error_code)
                 del self._missing[schema_id]
             try:
                 return self._cached(("id", schema_id), lambda: self._schema(schema_id))
@@ -174,7 +175,7 @@ class SchemaRegistry:
         for reference in schema.references:
             if reference.name in schemas or reference.name in path:
                 continue
-            if len(schemas) >= MAX_REFERENCES:
+            if len(schemas) + len(path) >= MAX_REFERENCES:
                 raise SchemaRegistryError(f"a schema with more than {MAX_REFERENCES} references")
             referenced = self.version(reference.subject, reference.version).schema
             self._add_dependencies(referenced, schemas, (*path, reference.name))
@@ -190,6 +191,8 @@ class SchemaRegistry:
             if error.status != _NOT_FOUND:
                 raise
             raise SerializationError(str(error)) from error
+        except RecursionError:
+            raise SerializationError(f"the references of schema {schema_id} are nested too deeply") from None
 
     # --- subjects
 

@@ -3,7 +3,8 @@
 Each class converts in both directions. Settings, beside those of the registry (`http.py`):
 `auto.register.schemas`, `normalize.schemas`, `use.latest.version`, `use.schema.id`,
 `key.subject.name.strategy`, `value.subject.name.strategy`; for the schema `avro.schema`,
-`json.schema` or `protobuf.message`, also with `key.` or `value.` before them.
+`json.schema` or `protobuf.message`, also with `key.` or `value.` before them;
+`json.fail.invalid.schema`.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class RegistrySerializer:
             self._schema = self._to_schema(schema)
         if self._registry is None or "schema.registry.url" in configs:
             self._registry = shared_registry(configs)
-        self._auto_register = _boolean(configs, "auto.register.schemas", self._auto_register)
-        self._use_latest = _boolean(configs, "use.latest.version", self._use_latest)
-        self._normalize = _boolean(configs, "normalize.schemas", self._normalize)
+        self._auto_register = boolean(configs, "auto.register.schemas", self._auto_register)
+        self._use_latest = boolean(configs, "use.latest.version", self._use_latest)
+        self._normalize = boolean(configs, "normalize.schemas", self._normalize)
         if (schema_id := configs.get("use.schema.id")) is not None:
             self._schema_id = _integer("use.schema.id", schema_id)
         name = f"{prefix}.subject.name.strategy"
@@ -153,8 +154,12 @@ class RegistrySerializer:
         if read is None:
             if len(self._readers) >= MAX_CACHED:
                 self._readers.clear()
-            schema = self._checked(self.registry.written_with(schema_id)[0], schema_id)
-            read = self._readers[schema_id] = self._reader(schema)
+            schema, _ = self.registry.written_with(schema_id)
+            try:
+                read = self._reader(self._checked(schema, schema_id))
+            except SerializationError as error:
+                read = failing(str(error))
+            self._readers[schema_id] = read
         return read(data, HEADER_BYTES)
 
     # --- text, for tools
@@ -233,10 +238,19 @@ class KafkaAvroSerializer(RegistrySerializer):
 
 
 class KafkaJsonSchemaSerializer(RegistrySerializer):
-    """JSON that is validated with its schema, when it is written and when it is read."""
+    """JSON that is validated with its schema when it is written, and with `validate_on_read`
+    (`json.fail.invalid.schema`) also when it is read."""
 
     TYPE = json_schema.TYPE
     SCHEMA_SETTING = "json.schema"
+
+    def __init__(self, schema: Any = None, *, validate_on_read: bool = False, **options: Any) -> None:
+        super().__init__(schema, **options)
+        self._validate_on_read = validate_on_read
+
+    def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
+        super().configure(configs, is_key)
+        self._validate_on_read = boolean(configs, json_schema.VALIDATE_ON_READ, self._validate_on_read)
 
     def _parse(self, schema: Schema) -> json_schema.JsonValidator:
         return json_schema.JsonValidator(schema, self.registry.dependencies(schema))
@@ -249,7 +263,8 @@ class KafkaJsonSchemaSerializer(RegistrySerializer):
         return self._parse(schema).write
 
     def _reader(self, schema: Schema) -> Callable[[bytes, int], Any]:
-        return self._parse(schema).read
+        validator = self._parse(schema)
+        return validator.read_valid if self._validate_on_read else validator.read
 
 
 class KafkaProtobufSerializer(RegistrySerializer):
@@ -352,7 +367,17 @@ class KafkaProtobufSerializer(RegistrySerializer):
         return read
 
 
-def _boolean(configs: Mapping[str, Any], name: str, default: bool) -> bool:
+def failing(message: str) -> Callable[[bytes, int], Any]:
+    """Return the reader of a schema that cannot be used. A reader is cached, so that the schema is
+    not parsed again for each record."""
+
+    def read(data: bytes, position: int) -> Any:
+        raise SerializationError(message)
+
+    return read
+
+
+def boolean(configs: Mapping[str, Any], name: str, default: bool) -> bool:
     value = str(configs.get(name, default)).lower()
     if value not in ("true", "false"):
         raise ConfigError(name, f"'{value}' is neither true nor false")

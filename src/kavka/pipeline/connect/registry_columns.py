@@ -21,10 +21,11 @@ from kavka.client.errors import SchemaRegistryError, SerializationError
 from kavka.client.schemas import avro as avro_format
 from kavka.client.schemas import framing
 from kavka.client.schemas.framing import HEADER_BYTES
-from kavka.client.schemas.json_schema import JsonValidator
+from kavka.client.schemas.json_schema import VALIDATE_ON_READ, JsonValidator
 from kavka.client.schemas.protobuf import ProtobufFile
 from kavka.client.schemas.protobuf import read as read_message
 from kavka.client.schemas.registry import Schema, SchemaRegistry, shared_registry
+from kavka.client.schemas.serializers import boolean, failing
 from kavka.pipeline.connect import avro, json_columns, protobuf_columns, schemas
 from kavka.pipeline.connect.errors import ConnectError
 
@@ -129,8 +130,7 @@ class RegistryColumns:
                 if len(self._readers) >= MAX_CACHED:
                     self._readers.clear()
                 schema, _ = self.registry.written_with(schema_id)
-                self._check(schema)
-                read = self._readers[schema_id] = self._reader(schema)
+                read = self._readers[schema_id] = self._reader_or_failing(schema)
             return read(data, HEADER_BYTES)
         except (SchemaRegistryError, SerializationError):
             raise
@@ -173,6 +173,13 @@ class RegistryColumns:
         end = framing.decode_indexes(data, HEADER_BYTES)[1] if self.has_message_types else HEADER_BYTES
         return data[:end]
 
+    def _reader_or_failing(self, schema: Schema) -> Read:
+        try:
+            self._check(schema)
+            return self._reader(schema)
+        except (ConnectError, SerializationError) as error:
+            return failing(str(error))
+
     def _reader(self, schema: Schema) -> Read:
         definition = self._parsed(schema)
         if self._reader_schema is not None and self._reader_definition is None:
@@ -185,13 +192,14 @@ class RegistryColumns:
 
     def _json_reader(self, validator: JsonValidator) -> Read:
         convert = json_columns.to_column(self._reader_definition or validator).convert
-        return lambda data, position: convert(validator.read(data, position))
+        read = validator.read_valid if boolean(self._settings, VALIDATE_ON_READ, False) else validator.read
+        return lambda data, position: convert(read(data, position))
 
     def _protobuf_reader(self, file: ProtobufFile) -> Read:
-        converters: dict[tuple[int, ...], tuple[Any, Convert]] = {}
+        readers: dict[tuple[int, ...], Read] = {}
         reader_file: ProtobufFile | None = self._reader_definition
 
-        def prepared(indexes: tuple[int, ...]) -> tuple[Any, Convert]:
+        def prepared(indexes: tuple[int, ...]) -> Read:
             message_class = file.message_class(indexes)
             if reader_file is not None:
                 own_class = reader_file.message_class(reader_file.indexes_by_name(self._message))
@@ -199,14 +207,19 @@ class RegistryColumns:
                 if name != own_name:
                     raise SerializationError(f"the data is a {name}, not a {own_name}")
                 message_class = own_class
-            return message_class, protobuf_columns.converter(message_class.DESCRIPTOR)
+            convert = protobuf_columns.converter(message_class.DESCRIPTOR)
+            return lambda data, start: convert(read_message(message_class, data[start:]))
 
         def read(data: bytes, position: int) -> Any:
             indexes, start = framing.decode_indexes(data, position)
-            if indexes not in converters:
-                converters[indexes] = prepared(indexes)
-            message_class, convert = converters[indexes]
-            return convert(read_message(message_class, data[start:]))
+            if indexes not in readers:
+                if len(readers) >= MAX_CACHED:
+                    readers.clear()
+                try:
+                    readers[indexes] = prepared(indexes)
+                except (ConnectError, SerializationError) as error:
+                    readers[indexes] = failing(str(error))
+            return readers[indexes](data, start)
 
         return read
 

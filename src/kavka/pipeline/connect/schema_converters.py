@@ -19,6 +19,7 @@ from kavka.client.classes import module_of
 from kavka.client.errors import SchemaRegistryError, SchemaRegistryUnavailable, SerializationError
 from kavka.client.schemas.framing import HEADER_BYTES, MAX_INDEXES
 from kavka.client.schemas.http import RegistryHttp
+from kavka.client.schemas.json_schema import VALIDATE_ON_READ
 from kavka.client.schemas.protobuf import ProtobufFile
 from kavka.client.schemas.registry import Schema
 from kavka.client.schemas.serializers import (
@@ -96,7 +97,7 @@ class RegistryConverter(Converter):
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         assert batch is not None
-        columns = RegistryColumns(self.format, _settings(self.config))
+        columns = RegistryColumns(self.format, _settings(self.config, (VALIDATE_ON_READ,)))
         kind = _merged_type(columns, batch, column)
         result_type = StructType([StructField("value", kind), StructField("error", StringType())])
         result = F.udf(_reader(columns, kind), result_type, useArrow=False)(column)
@@ -122,11 +123,17 @@ class RegistryConverter(Converter):
 
 
 class JsonSchemaConverter(RegistryConverter):
-    """JSON that is validated with a schema of the registry. Without `connect.type`, integers are
-    long and other numbers double."""
+    """JSON with a schema of the registry, which validates the values that a source writes. Without
+    `connect.type`, integers are long and other numbers double."""
 
     java_names = ("io.confluent.connect.json.JsonSchemaConverter",)
     format, noun = "json-schema", "JSON Schema"
+    options = (
+        *registry_options(REQUIRED),
+        Option(VALIDATE_ON_READ, ConfigType.BOOLEAN, False,
+               "Whether a sink validates values with their schema. A schema may be written so that this takes very "
+               "long."),
+    )  # fmt: skip
 
     def writer(self, kind: DataType, name: SchemaName) -> tuple[RegistrySerializer, Callable[[Any], Any]]:
         schema = None if self._use_latest else json_columns.from_spark(kind, name)
@@ -228,26 +235,23 @@ def _settings(config: Mapping[str, Any], more: tuple[str, ...] = ()) -> dict[str
 
 
 def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> DataType:
-    """Returns the type of all records of a micro-batch whose schemas have a type. The types of the
-    most frequent schemas are merged first. The other records fail one by one when they are read."""
+    """Returns the type of the records of a micro-batch whose schemas have a type. The types of the
+    most frequent schemas are merged first, up to MAX_SCHEMAS. Other records fail one by one when
+    they are read."""
     # For Protobuf also the position of the message type, which has a few bytes.
     header = F.substring(column, 1, HEADER_BYTES + 2 * MAX_INDEXES if columns.has_message_types else HEADER_BYTES)
     if columns.has_message_types:
         header = F.udf(columns.header_or_null, "binary", useArrow=False)(header)
     framed = batch.filter(F.startswith(column, F.lit(b"\0")))
-    counted = framed.groupBy(header.alias("h")).count().limit(MAX_SCHEMAS + 1).collect()
-    if len(counted) > MAX_SCHEMAS:
-        raise ConnectError(f"the records of one batch have more than {MAX_SCHEMAS} schemas")
+    counts = framed.groupBy(header.alias("h")).count().filter("h IS NOT NULL")
+    frequent = counts.orderBy(F.desc("count"), "h").limit(MAX_SCHEMAS).collect()
     kind: DataType = NullType()
-    counts = [(bytes(row["h"]), int(row["count"])) for row in counted if row["h"] is not None]
-    for start, _ in sorted(counts, key=lambda item: (-item[1], item[0])):
+    for row in frequent:
         try:
-            merged = schemas.merge_types(kind, columns.type_of_header(start))
+            merged = schemas.merge_types(kind, columns.type_of_header(bytes(row["h"])))
             schemas.check_width(merged)
-        except SchemaRegistryUnavailable as error:
-            raise RetriableError(str(error)) from error
         except SchemaRegistryError as error:
-            raise ConnectError(str(error)) from error
+            raise _failure(error) from error
         except (ConnectError, SerializationError):
             continue
         kind = merged
@@ -264,12 +268,22 @@ def _reader(columns: RegistryColumns, kind: DataType) -> Callable[[Any], Any]:
             return (columns.read_as(bytes(data), kind), None)
         except SerializationError as error:
             return (None, str(error))
+        except SchemaRegistryError as error:
+            raise _failure(error) from error
 
     return read
 
 
 def _writer(serializer: RegistrySerializer, to_value: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     def write(value: Any, topic: Any) -> Any:
-        return None if value is None else serializer.serialize(topic, to_value(value))
+        try:
+            return None if value is None else serializer.serialize(topic, to_value(value))
+        except SchemaRegistryError as error:
+            raise _failure(error) from error
 
     return write
+
+
+def _failure(error: SchemaRegistryError) -> ConnectError:
+    """Returns the error of a task, which is retried if the registry is not available."""
+    return (RetriableError if isinstance(error, SchemaRegistryUnavailable) else ConnectError)(str(error))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kavka import Schema, SerializationError
+from kavka import JsonSchemaSerializer, ProtobufSerializer, Schema, SchemaRegistry, SerializationError
 from kavka.client.avro_bounds import MAX_DEPTH
-from kavka.client.schemas import avro
+from kavka.client.schemas import avro, framing, protobuf
 from kavka.client.schemas.protobuf import ProtobufFile
 
 PROTO = 'syntax = "proto3"; message %s { int32 id = 1; }'
@@ -74,3 +74,49 @@ def test_a_parsed_avro_schema_that_python_cannot_walk_is_refused() -> None:
             create(deep)
     with pytest.raises(SerializationError, match="invalid Avro schema"):
         avro.parse(Schema('{"type":"array","items":' * 20_000 + '"int"' + "}" * 20_000), {})
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> tuple[SchemaRegistry, dict[int, Schema]]:
+    """A registry with these schemas by id."""
+    schemas: dict[int, Schema] = {}
+    registry = SchemaRegistry("http://localhost:1")
+    monkeypatch.setattr(registry, "schema", schemas.__getitem__)
+    return registry, schemas
+
+
+def test_json_is_validated_on_read_only_by_a_setting(registry: tuple[SchemaRegistry, dict[int, Schema]]) -> None:
+    client, schemas = registry
+    schemas[7] = Schema('{"type": "integer"}', "JSON")
+    data = framing.header(7) + b'"x"'
+    assert JsonSchemaSerializer(registry=client).deserialize("t", data) == "x"
+    strict = JsonSchemaSerializer(registry=client, validate_on_read=True)
+    configured = JsonSchemaSerializer(registry=client)
+    configured.configure({"json.fail.invalid.schema": "true"}, False)
+    for serializer in (strict, configured):
+        with pytest.raises(SerializationError, match="'x' is not of type 'integer'"):
+            serializer.deserialize("t", data)
+    with pytest.raises(SerializationError, match="'x' is not of type 'integer'"):
+        JsonSchemaSerializer(registry=client, schema_id=7).serialize("t", "x")
+
+
+def test_an_invalid_schema_is_parsed_once(
+    registry: tuple[SchemaRegistry, dict[int, Schema]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, schemas = registry
+    schemas[7] = proto("invalid")
+    names: list[str] = []
+
+    def compiled(name: str, *arguments: Any) -> Any:
+        names.append(name)
+        raise SerializationError("invalid Protobuf schema")
+
+    monkeypatch.setattr(protobuf, "_compiled", compiled)
+    serializer = ProtobufSerializer(registry=client)
+    errors = []
+    for _ in range(3):
+        with pytest.raises(SerializationError, match="invalid Protobuf schema") as error:
+            serializer.deserialize("t", framing.header(7) + b"\0")
+        errors.append(error.value)
+    assert len(names) == 1
+    assert errors[1] is not errors[2]

@@ -13,8 +13,16 @@ from typing import Any
 
 import pytest
 
-from kavka import ConfigError, Schema, SchemaReference, SchemaRegistry, SchemaRegistryError, SchemaRegistryUnavailable
-from kavka.client.schemas.registry import shared_registry
+from kavka import (
+    ConfigError,
+    Schema,
+    SchemaReference,
+    SchemaRegistry,
+    SchemaRegistryError,
+    SchemaRegistryUnavailable,
+    SerializationError,
+)
+from kavka.client.schemas.registry import MAX_REFERENCES, shared_registry
 from kavka.security.authority import Authority
 from kavka.security.tls import TlsSettings, server_context
 
@@ -100,6 +108,16 @@ def test_a_missing_schema_is_requested_again_after_some_seconds(server: Server) 
     assert registry.schema(5).text == TEXT
 
 
+def test_the_error_of_a_missing_schema_collects_no_tracebacks(server: Server) -> None:
+    registry = SchemaRegistry(server.url)
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(SchemaRegistryError) as error:
+            registry.schema(5)
+        lengths.append(len(error.traceback))
+    assert lengths[1] == lengths[2]
+
+
 def test_the_latest_version_is_requested_again_after_its_ttl(server: Server) -> None:
     now_s = 0.0
     registry = SchemaRegistry(server.url, now_s=lambda: now_s)
@@ -135,6 +153,27 @@ def test_dependencies_come_before_the_schemas_that_need_them(server: Server) -> 
     assert list(registry.dependencies(schema)) == ["C", "B", "A"]
 
 
+def test_long_chains_of_references_are_refused(server: Server) -> None:
+    for version in range(1, MAX_REFERENCES + 3):
+        path = f"/subjects/s/versions/{version}?format=serialized"
+        references = [{"name": f"R{version + 1}", "subject": "s", "version": version + 1}]
+        server.responses[path] = 200, registered("s", version, version, references=references)
+    with pytest.raises(SchemaRegistryError, match=f"more than {MAX_REFERENCES} references"):
+        SchemaRegistry(server.url).dependencies(Schema(TEXT, references=(SchemaReference("R1", "s", 1),)))
+    assert len(server.requests) == MAX_REFERENCES
+
+
+def test_references_that_are_nested_too_deeply_fail_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dependencies(schema: Schema) -> dict[str, Schema]:
+        return dependencies(schema)
+
+    registry = SchemaRegistry("http://localhost:1")
+    monkeypatch.setattr(registry, "schema", lambda schema_id: Schema(TEXT))
+    monkeypatch.setattr(registry, "dependencies", dependencies)
+    with pytest.raises(SerializationError, match="references of schema 5 are nested too deeply"):
+        registry.written_with(5)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -165,6 +204,8 @@ def test_credentials_in_the_url_are_not_printed(server: Server) -> None:
         ((401, {}), r"denies access \(401\): check basic.auth.user.info or bearer.auth.token"),
         ((302, {}), "redirects to another URL"),
         ((200, b"<html>"), "is not JSON; check the path of the URL"),
+        ((200, b"[" * 100_000), "is not JSON; check the path of the URL"),
+        ((422, b"[" * 60_000), r"GET /subjects: Unprocessable \w+ \(422\)"),
         ((422, {"error_code": 42201, "message": "Invalid\nschema"}), r"GET /subjects: Invalid schema \(42201\)"),
     ],
 )
