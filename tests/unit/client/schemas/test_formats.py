@@ -1,4 +1,4 @@
-"""Schemas from a registry that nobody trusts: they fail with a SerializationError, in bounds."""
+"""Untrusted schemas of a registry fail with a SerializationError, within the limits."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ class Failing:
 )
 def test_errors_of_the_registry_fail_the_task(error: Exception, expected: type[Exception]) -> None:
     failing: Any = Failing(error)
-    with pytest.raises(expected, match="away|denied") as raised:
+    with pytest.raises(expected, match=r"away|denied") as raised:
         _reader(failing, StringType())(b"data")
     assert type(raised.value) is expected
-    with pytest.raises(expected, match="away|denied") as raised:
+    with pytest.raises(expected, match=r"away|denied") as raised:
         _writer(failing, str)("value", "topic")
     assert type(raised.value) is expected
 
