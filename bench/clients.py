@@ -138,7 +138,7 @@ class Consumer(Client):
 
 
 class GroupConsumer(Client):
-    """Apache's ConsumerPerformance, for brokers with consumer groups."""
+    """Apache's ConsumerPerformance, which consumes in a group."""
 
     def __init__(self, side: Side, topic: str, records: int) -> None:
         super().__init__(
@@ -166,6 +166,6 @@ def produce(side: Side, topic: str, records: int) -> float:
     return Producer(side, topic, records, settings=side.client_settings).result()
 
 
-def consume(side: Side, topic: str, records: int, *, groups: bool = False) -> float:
-    client = GroupConsumer(side, topic, records) if groups else Consumer(side, topic, records)
+def consume(side: Side, topic: str, records: int, *, in_group: bool = False) -> float:
+    client = GroupConsumer(side, topic, records) if in_group else Consumer(side, topic, records)
     return client.result()

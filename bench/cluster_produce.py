@@ -11,6 +11,8 @@ PARTITIONS = 3
 RATE = 1000
 SECONDS = 30
 WARM_UP_SECONDS = 10
+# The index of a run before the pairs, whose values are not used.
+UNCOUNTED = -1
 
 
 def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
@@ -27,7 +29,7 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
         return rate
 
     for side in sides.values():
-        once(side, -1)
+        once(side, UNCOUNTED)
     rates = in_pairs(sides, options.pairs, once, title="produce to three replicas, records/s")
 
     memory = paired(rss, options.pairs)
@@ -51,9 +53,9 @@ def run_latency(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
         return result.p99
 
     for side in sides.values():
-        once(side, -1)
+        once(side, UNCOUNTED)
     p99 = in_pairs(sides, options.pairs, once, title="99th percentile of latency at 1000 records/s, ms")
-    p50 = [(latencies["kavka", index].p50, latencies["apache", index].p50) for index in range(options.pairs)]
+    p50 = paired({run: result.p50 for run, result in latencies.items()}, options.pairs)
     return [
         ClusterRow("latency at 1000 records/s, acks=all, 99th percentile", "ms", p99, "≤ 1.0 ×", at_most=1.0),
         ClusterRow("the same, median", "ms", p50),

@@ -18,11 +18,11 @@ def rows(
     for side in sides.values():
         side.new_topic("benchmark-read")
         clients.produce(side, "benchmark-read", options.records)
-        clients.consume(side, "benchmark-read", options.records, groups=options.groups)
+        clients.consume(side, "benchmark-read", options.records, in_group=options.groups)
 
     def once(side: Side, index: int) -> float:
         start_cpu = side.cpu_seconds()
-        rate = clients.consume(side, "benchmark-read", options.records, groups=options.groups)
+        rate = clients.consume(side, "benchmark-read", options.records, in_group=options.groups)
         cpu[side.name, index] = side.cpu_seconds() - start_cpu
         return rate
 

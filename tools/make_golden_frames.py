@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Regenerate tests/golden/frames/: every message in every version, serialized by Apache Kafka.
 
-It requires Java (17 or newer) and Maven, which downloads Kafka's jars: 4.3.0 for the versions that
-it has, 3.9.1 for older ones. tests/golden/java/GoldenFrames.java serializes the messages. There is
-one file per schema and one line per frame: message, version, variant, bytes in hexadecimal, and
-Kafka's JSON form, from which the tests build the expected object.
+Requires Java (17 or newer) and Maven, which downloads Kafka's jars: 4.3.0 for the versions that it
+has, 3.9.1 for older versions and for most keys of `__consumer_offsets`.
+tests/golden/java/GoldenFrames.java serializes the messages. There is one file per schema and one
+line per frame: message, version, variant, bytes in hexadecimal, and Kafka's JSON form, from which
+the tests build the expected object.
 """
 
 from __future__ import annotations
@@ -44,34 +45,34 @@ class Frame(NamedTuple):
     """A frame to generate: the release of Kafka, the Java class and version, and Kavka's name and
     version."""
 
-    kafka: str
-    java: str
+    release: str
+    java_class: str
     java_version: int
     name: str
     version: int
 
 
-def class_path(kafka: str, folder: Path) -> str:
-    jars = [("org.apache.kafka", "kafka-clients", kafka), ("org.slf4j", "slf4j-api", "1.7.36")]
-    jars += [("org.apache.kafka", artifact, kafka) for artifact in COORDINATORS]
+def class_path(release: str, folder: Path) -> str:
+    jars = [("org.apache.kafka", "kafka-clients", release), ("org.slf4j", "slf4j-api", "1.7.36")]
+    jars += [("org.apache.kafka", artifact, release) for artifact in COORDINATORS]
     jars += [
         ("com.fasterxml.jackson.core", f"jackson-{module}", JACKSON) for module in ("databind", "core", "annotations")
     ]
     text = "".join(DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in jars)
     (folder / "pom.xml").write_text(POM.format(dependencies=text), encoding="utf-8")
-    output = folder / f"{kafka}.txt"
+    output = folder / f"{release}.txt"
     subprocess.run(
         ["mvn", "-q", "-f", folder / "pom.xml", "dependency:build-classpath", f"-Dmdep.outputFile={output}"], check=True
     )
     return output.read_text(encoding="utf-8").strip()
 
 
-def versions_in(kafka_classes: str, names: list[str], folder: Path) -> dict[str, tuple[int, int]]:
+def versions_in(jars: str, names: list[str], folder: Path) -> dict[str, tuple[int, int]]:
     """Return the versions of each class in a release, as arguments for range(). Classes without
     versions are omitted."""
     result = {}
     run = subprocess.run(
-        ["javap", "-constants", "-cp", kafka_classes, *names], capture_output=True, text=True, cwd=folder, check=False
+        ["javap", "-constants", "-cp", jars, *names], capture_output=True, text=True, cwd=folder, check=False
     )
     for text in run.stdout.split("Compiled from ")[1:]:
         name = re.search(r"class ([\w.]+)", text)
@@ -92,29 +93,31 @@ def java_name(file: SchemaFile, message: Message) -> str:
 
 def plan(file: SchemaFile, message: Message, versions: dict[str, dict[str, tuple[int, int]]]) -> list[Frame]:
     """Choose the release for each version of a message."""
-    java = java_name(file, message)
-    # In Kavka and Kafka 3.9, the version of a key of an internal topic is the record type. In 4.3
+    java_class = java_name(file, message)
+    # In Kavka and Kafka 3.9, the version of a key of __consumer_offsets is the record type. In 4.3
     # it is always 0.
     is_record_type = file.name == "offsets_topic" and message.name.endswith("Key")
     frames = []
     for version in message.versions:
-        if is_record_type and java not in versions[LAST_WITH_ZOOKEEPER]:
-            frames.append(Frame(NEWEST, java, 0, message.name, version))
+        if is_record_type and java_class not in versions[LAST_WITH_ZOOKEEPER]:
+            frames.append(Frame(NEWEST, java_class, 0, message.name, version))
             continue
         releases = (LAST_WITH_ZOOKEEPER,) if is_record_type else (NEWEST, LAST_WITH_ZOOKEEPER)
         candidates = (
-            kafka for kafka in releases if java in versions[kafka] and version in range(*versions[kafka][java])
+            release
+            for release in releases
+            if java_class in versions[release] and version in range(*versions[release][java_class])
         )
-        kafka = next(candidates, None)
-        if kafka is None:
-            raise SystemExit(f"neither release has version {version} of {java}")
-        frames.append(Frame(kafka, java, version, message.name, version))
+        release = next(candidates, None)
+        if release is None:
+            raise SystemExit(f"neither release has version {version} of {java_class}")
+        frames.append(Frame(release, java_class, version, message.name, version))
     return frames
 
 
 def run_java(classes: str, frames: list[Frame], folder: Path) -> list[str]:
     command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", classes, str(PROGRAM)]
-    requests = "\n".join(f"{frame.java} {frame.java_version}" for frame in frames)
+    requests = "\n".join(f"{frame.java_class} {frame.java_version}" for frame in frames)
     run = subprocess.run(command, input=requests, stdout=subprocess.PIPE, encoding="utf-8", cwd=folder, check=False)
     if run.returncode != 0:
         raise SystemExit("GoldenFrames.java failed")
@@ -126,16 +129,16 @@ def main() -> int:
     lines: dict[str, list[tuple[int, str]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = {kafka: class_path(kafka, folder) for kafka in (NEWEST, LAST_WITH_ZOOKEEPER)}
+        paths = {release: class_path(release, folder) for release in (NEWEST, LAST_WITH_ZOOKEEPER)}
         names = [java_name(file, message) for file in files for message in file.messages]
-        versions = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEWEST, LAST_WITH_ZOOKEEPER)}
+        versions = {release: versions_in(paths[release], names, folder) for release in (NEWEST, LAST_WITH_ZOOKEEPER)}
         frames = [frame for file in files for message in file.messages for frame in plan(file, message, versions)]
-        for kafka in (NEWEST, LAST_WITH_ZOOKEEPER):
-            planned = [frame for frame in frames if frame.kafka == kafka]
-            by_java = {(frame.java.rsplit(".", 1)[1], frame.java_version): frame for frame in planned}
-            for line in run_java(paths[kafka], planned, folder):
-                java, version, columns = line.split("\t", 2)
-                frame = by_java[java, int(version)]
+        for release in (NEWEST, LAST_WITH_ZOOKEEPER):
+            planned = [frame for frame in frames if frame.release == release]
+            by_class = {(frame.java_class.rsplit(".", 1)[1], frame.java_version): frame for frame in planned}
+            for line in run_java(paths[release], planned, folder):
+                class_name, version, columns = line.split("\t", 2)
+                frame = by_class[class_name, int(version)]
                 lines.setdefault(frame.name, []).append((frame.version, f"{frame.name}\t{frame.version}\t{columns}\n"))
     FRAMES.mkdir(exist_ok=True)
     for path in FRAMES.iterdir():

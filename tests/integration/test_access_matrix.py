@@ -13,7 +13,7 @@ import pytest
 
 from kavka.api import registry
 from kavka.protocol.api_keys import ApiKey
-from tests.support.access_brokers import Secured, secured_apache, secured_kavka
+from tests.support.access_brokers import SecuredBroker, secured_apache, secured_kavka
 from tests.support.access_cases import CASES, SAMPLE, Case
 from tests.support.access_matrix import common_versions, differences_of, prepare
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST
@@ -37,7 +37,7 @@ WITHOUT_RIGHTS = {
 class Pair:
     """Kavka and Apache Kafka with the same topics, groups and transactions."""
 
-    def __init__(self, kavka: Secured, apache: Secured) -> None:
+    def __init__(self, kavka: SecuredBroker, apache: SecuredBroker) -> None:
         self.brokers = [kavka, apache]
         self.reference: str = apache.broker.version
         self.topic_ids: list[dict[str, UUID]] = [prepare(broker, self.reference) for broker in self.brokers]

@@ -1,4 +1,4 @@
-"""Three brokers with a real ZooKeeper serve common clients while brokers stop and restart."""
+"""Three brokers and a ZooKeeper server: clients continue while brokers stop and restart."""
 
 from __future__ import annotations
 
@@ -53,8 +53,11 @@ def create_topic(cluster: KavkaCluster, name: str, partitions: int = 3, replicas
 def describe(cluster: KavkaCluster, topic: str) -> dict[int, tuple[int, set[int]]]:
     """Return the leader and the ISR of each partition."""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        topics = admin.describe_topics([topic])[topic]
-    return {p.partition: (-1 if p.leader is None else p.leader.id, {n.id for n in p.isr}) for p in topics.partitions}
+        description = admin.describe_topics([topic])[topic]
+    return {
+        p.partition: (-1 if p.leader is None else p.leader.id, {node.id for node in p.isr})
+        for p in description.partitions
+    }
 
 
 def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> None:
@@ -64,12 +67,7 @@ def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> N
         except KafkaError:
             return False  # the broker has no metadata of the topic yet
 
-    wait_until(
-        is_full,
-        timeout=60,
-        what=f"all replicas of {topic} in sync",
-        interval=0.2,
-    )
+    wait_until(is_full, timeout=60, what=f"all replicas of {topic} in sync", interval=0.2)
 
 
 def read_all(cluster: KavkaCluster, topic: str, count: int, isolation: str = "read_uncommitted") -> list[bytes]:
@@ -226,7 +224,7 @@ def test_a_groups_settings_apply_on_every_coordinator(cluster: KavkaCluster) -> 
             response = connection.call(heartbeat, 1)
         return None if response.error_code else int(response.heartbeat_interval_ms)
 
-    wait_until(lambda: heartbeat_interval_ms() == 5000, timeout=60, what="the broker's interval")
+    wait_until(lambda: heartbeat_interval_ms() == 5000, timeout=60, what="the broker's heartbeat interval")
     first_coordinator = find_coordinator()
     other_broker = next(broker_id for broker_id in cluster.alive() if broker_id != first_coordinator)
     config = AlterableConfig(name="consumer.heartbeat.interval.ms", config_operation=0, value="7000")
@@ -234,7 +232,7 @@ def test_a_groups_settings_apply_on_every_coordinator(cluster: KavkaCluster) -> 
     with Messages(cluster.addresses[other_broker]) as connection:
         response = connection.call(IncrementalAlterConfigsRequest(resources=[change]), 1)
     assert response.responses[0].error_code == 0
-    wait_until(lambda: heartbeat_interval_ms() == 7000, timeout=60, what="the group's interval")
+    wait_until(lambda: heartbeat_interval_ms() == 7000, timeout=60, what="the group's heartbeat interval")
     assert first_coordinator is not None
     cluster.stop(first_coordinator)
     intervals: list[int] = []
@@ -245,7 +243,7 @@ def test_a_groups_settings_apply_on_every_coordinator(cluster: KavkaCluster) -> 
     assert intervals == [7000]
 
 
-def test_any_broker_creates_topics_on_first_use(cluster: KavkaCluster) -> None:
+def test_every_broker_auto_creates_topics(cluster: KavkaCluster) -> None:
     for broker_id, broker in cluster.brokers.items():
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             assert producer.send(f"auto-created-{broker_id}", value=b"x").get(30).offset == 0
@@ -269,7 +267,7 @@ def test_the_last_broker_of_a_cluster_stops_without_moving_leadership(tmp_path: 
         create_topic(cluster, "two-replicas", 1, 2)
         wait_for_full_isr(cluster, "two-replicas", 2)
         cluster.stop(0)
-        cluster.wait_until_known()
+        cluster.wait_for_metadata()
         cluster.stop(1)
         log_text = cluster.log_file(1).read_text()
         assert "The last broker of the cluster stops" in log_text

@@ -198,11 +198,11 @@ def test_topics_are_searched_and_sorted_and_internal_ones_hidden(page, admin):
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#topics tbody tr")).to_have_count(1)
     page.locator("[name=search]").fill("")
-    page.get_by_label("internal ones too").check()
+    page.get_by_label("include internal topics").check()
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#topics")).to_contain_text("__consumer_offsets")
     page.goto("/c/default/topics?search=%3Cb%3Enothing")
-    expect(page.locator("#topics")).to_contain_text("No topic is like that")
+    expect(page.locator("#topics")).to_contain_text("No topic matches")
 
 
 def throttle_of(admin: Admin, broker: int) -> str | None:

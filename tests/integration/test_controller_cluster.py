@@ -51,7 +51,7 @@ def restart_stopped_brokers(cluster: KavkaCluster) -> None:
     stopped = [broker_id for broker_id in cluster.brokers if broker_id not in cluster.alive()]
     if stopped:
         cluster.start(*stopped)
-    cluster.wait_until_known(cluster.brokers)
+    cluster.wait_for_metadata(cluster.brokers)
 
 
 @pytest.fixture(scope="module")

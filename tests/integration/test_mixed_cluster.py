@@ -114,7 +114,7 @@ def test_an_apache_broker_works_in_a_kavka_cluster_in_every_role(java_parts: Non
         scenario.elect_controller(is_kavka=False)
         scenario.create_topic("created-by-apache")
         cluster.kill(0)
-        cluster.wait_until_known({1, 2})
+        cluster.wait_for_metadata({1, 2})
         scenario.wait_for_isr("t", [1, 2])
         scenario.produce()
         cluster.start(0)

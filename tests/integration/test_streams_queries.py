@@ -1,5 +1,4 @@
-"""The stores of a running application can be queried, and topics that are created later are
-read."""
+"""Interactive queries of a running application, and input topics that are created later."""
 
 from __future__ import annotations
 
@@ -50,37 +49,38 @@ def with_stores_of_all_kinds(topic: str) -> Topology:
     by_key.windowed_by(SessionWindows.of_inactivity_gap_and_grace(500, 5000)).count(Materialized.as_("sessions"))
     history = Stores.persistent_versioned_key_value_store("history", 60_000)
     builder.table(f"{topic}-table", None, Materialized.as_(history))
-    sums = builder.table(f"{topic}-sums").group_by(lambda key, value: (value, key))
-    sums.count(Materialized.as_("by-value"))
+    by_value = builder.table(f"{topic}-values").group_by(lambda key, value: (value, key))
+    by_value.count(Materialized.as_("by-value"))
     builder.global_table(f"{topic}-everywhere", None, Materialized.as_("everywhere"))
     return builder.build()
 
 
-def test_stores_are_read_while_the_application_runs(
+def test_stores_are_queried_while_the_application_runs(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics(
         [
             NewTopic(f"{topic}-in-1", 2),
-            *(NewTopic(f"{topic}-{suffix}", 1) for suffix in ("table", "sums", "everywhere")),
+            *(NewTopic(f"{topic}-{suffix}", 1) for suffix in ("table", "values", "everywhere")),
         ]
     )
     fill(target, f"{topic}-in-1", [(key, b"x", at) for key in (b"a", b"b", b"ab") for at in (100, 300, 1500)])
     versions = [(b"k", b"old", 100), (b"k", b"new", 200), (b"gone", b"x", 100), (b"gone", None, 200)]
     fill(target, f"{topic}-table", versions)
-    fill(target, f"{topic}-sums", [(b"1", b"x", 100), (b"2", b"x", 100), (b"3", b"y", 100)])
+    fill(target, f"{topic}-values", [(b"1", b"x", 100), (b"2", b"x", 100), (b"3", b"y", 100)])
     fill(target, f"{topic}-everywhere", [(b"k", b"v", 100)])
-    more = {"metadata_max_age_ms": 1000, "application_server": "here:7070"}
-    streams = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
+    extra_settings = {"metadata_max_age_ms": 1000, "application_server": "here:7070"}
+    settings = config(target, f"app-{topic}", tmp_path, **extra_settings)
+    streams = KafkaStreams(with_stores_of_all_kinds(topic), settings, spark)
 
-    def ask(name: str, kind: Any) -> Any:
+    def query_store(name: str, kind: Any) -> Any:
         return streams.store(StoreQueryParameters.from_name_and_type(name, kind))
 
     with pytest.raises(InvalidStateStoreException, match="CREATED, not RUNNING"):
-        ask("counts", TYPES.key_value_store())
+        query_store("counts", TYPES.key_value_store())
     with streams:
         streams.process_all_available()
-        counts = ask("counts", TYPES.key_value_store())
+        counts = query_store("counts", TYPES.key_value_store())
         wait_until(lambda: counts.get("a") == 3, timeout=120, what="the first counts", interval=0.5)
         assert counts.get("nobody") is None
         assert list(counts.range("a", "ab")) == [("a", 3), ("ab", 3)]
@@ -89,9 +89,9 @@ def test_stores_are_read_while_the_application_runs(
         assert counts.approximate_num_entries() == 3
         assert list(counts.all()) == [("a", 3), ("ab", 3), ("b", 3)]
         assert list(counts.reverse_all()) == [("b", 3), ("ab", 3), ("a", 3)]
-        assert ask("counts", TYPES.timestamped_key_value_store()).get("a") == (3, 1500)
+        assert query_store("counts", TYPES.timestamped_key_value_store()).get("a") == (3, 1500)
 
-        windows = ask("windows", TYPES.window_store())
+        windows = query_store("windows", TYPES.window_store())
         assert (windows.fetch("a", 0), windows.fetch("a", 1000), windows.fetch("a", 7000)) == (2, 1, None)
         assert list(windows.fetch("a", 0, 2000)) == [(0, 2), (1000, 1)]
         assert list(windows.backward_fetch("a", 0, 2000)) == [(1000, 1), (0, 2)]
@@ -102,7 +102,7 @@ def test_stores_are_read_while_the_application_runs(
         assert len(list(windows.all())) == 6
         assert next(windows.backward_fetch_all(0, 500))[0].key == "b"
 
-        sessions = ask("sessions", TYPES.session_store())
+        sessions = query_store("sessions", TYPES.session_store())
         assert [(key.window.start, key.window.end, n) for key, n in sessions.fetch("ab")] == [
             (100, 300, 2),
             (1500, 1500, 1),
@@ -111,36 +111,36 @@ def test_stores_are_read_while_the_application_runs(
         assert [n for _, n in sessions.find_sessions("a", 1000, 2000)] == [1]
         assert len(list(sessions.fetch_range("a", "ab"))) == 4
 
-        history = ask("history", TYPES.versioned_key_value_store())
+        history = query_store("history", TYPES.versioned_key_value_store())
         assert history.get("k") == ("new", 200, None)
         assert history.get("k", 150) == ("old", 100, 200)
         assert history.get("gone") is None
-        assert ask("everywhere", TYPES.key_value_store()).get("k") == "v"
+        assert query_store("everywhere", TYPES.key_value_store()).get("k") == "v"
 
-        told_of(streams, topic)
+        check_metadata(streams, topic)
         with pytest.raises(InvalidStateStoreException, match="no such store"):
-            ask("nothing", TYPES.key_value_store())
+            query_store("nothing", TYPES.key_value_store())
         with pytest.raises(InvalidStateStoreException, match="does not accept the actual store type window"):
-            ask("windows", TYPES.key_value_store())
+            query_store("windows", TYPES.key_value_store())
 
         admin.create_topics([NewTopic(f"{topic}-in-2", 3)])
         fill(target, f"{topic}-in-2", [(b"late", b"x", 2000)])
-        wait_until(lambda: counts.get("late") == 1, timeout=240, what="the topic that came later", interval=1)
+        wait_until(lambda: counts.get("late") == 1, timeout=240, what="the topic that was created later", interval=1)
         assert streams.state() == "RUNNING"
         assert counts.get("a") == 3
     with pytest.raises(InvalidStateStoreException, match="NOT_RUNNING, not RUNNING"):
         counts.get("a")
-    left = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).enable_stale_stores()
-    assert streams.store(left).get("a") == 3
+    stale_counts = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).enable_stale_stores()
+    assert streams.store(stale_counts).get("a") == 3
 
-    # Restarted with the records that the first run left in the topic between the two steps of
-    # by-value.
-    again = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
-    again.clean_up()
-    with again:
-        again.process_all_available()
-        by_value = again.store(StoreQueryParameters.from_name_and_type("by-value", TYPES.key_value_store()))
-        wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the counts anew", interval=1)
+    # The restarted application rebuilds the state. The first run left records in the repartition
+    # topic of by-value.
+    restarted = KafkaStreams(with_stores_of_all_kinds(topic), settings, spark)
+    restarted.clean_up()
+    with restarted:
+        restarted.process_all_available()
+        by_value = restarted.store(StoreQueryParameters.from_name_and_type("by-value", TYPES.key_value_store()))
+        wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the rebuilt counts", interval=1)
 
 
 def test_an_application_continues_after_a_handled_error_and_after_a_pause(
@@ -191,15 +191,15 @@ def test_an_application_continues_after_a_handled_error_and_after_a_pause(
     assert streams.state() == "NOT_RUNNING"
 
 
-def told_of(streams: KafkaStreams, topic: str) -> None:
+def check_metadata(streams: KafkaStreams, topic: str) -> None:
     (client,) = streams.metadata_for_all_streams_clients()
     assert client.host_info == HostInfo("here", 7070)
     assert {"counts", "windows", "sessions", "history", "everywhere", "by-value"} < client.state_store_names
     assert {TopicPartition(f"{topic}-in-1", 0), TopicPartition(f"{topic}-table", 0)} <= client.topic_partitions
     assert streams.streams_metadata_for_store("nothing") == []
     partition = streams.query_metadata_for_key("counts", "a").partition
-    for number in (0, 1):
-        parameters = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(number)
-        assert streams.store(parameters).get("a") == (3 if number == partition else None)
+    for queried in (0, 1):
+        parameters = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(queried)
+        assert streams.store(parameters).get("a") == (3 if queried == partition else None)
     (thread,) = streams.metadata_for_local_threads()
     assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0", "2_0", "3_0"]

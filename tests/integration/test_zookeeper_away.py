@@ -167,9 +167,9 @@ def test_records_flow_during_an_outage_of_zookeeper_and_the_cluster_recovers(
         # rejoins.
         new_topic = f"created-after-{outage.__name__}"
         create_topic(cluster, new_topic)
-        cluster.wait_until_known({0, 1, 2})
+        cluster.wait_for_metadata({0, 1, 2})
         cluster.kill(1)
-        cluster.wait_until_known({0, 2})
+        cluster.wait_for_metadata({0, 2})
         flow.wait_for_records()
         cluster.start(1)
         wait_for_full_isr(cluster, topic, new_topic)

@@ -1,8 +1,8 @@
 """Kavka and Apache Kafka with an authorizer, for tests that send both the same requests.
 
-Requests come from 127.0.0.1 as `User:ANONYMOUS`. Apache's brokers and the tests' changes use a
-SASL listener as the super user `User:admin`. On Kavka the tests' changes come from 127.0.0.2, which
-may do everything.
+Requests come from 127.0.0.1 as `User:ANONYMOUS`. Administrative requests of the tests use a SASL
+listener of Apache Kafka as the super user `User:admin`, as its brokers do. They are sent to Kavka
+from 127.0.0.2, which may perform all operations.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tests.support.processes import free_port
 from tests.support.zookeeper import ZooKeeper
 
 CLIENT_HOST, ADMIN_HOST = "127.0.0.1", "127.0.0.2"
-_LOGIN = (
+_JAAS_CONFIG = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="admin" password="secret" user_admin="secret";'
 )
 
 
-class Secured:
-    """A broker, a client without rights, and an administrator."""
+class SecuredBroker:
+    """A broker, a client that has only the granted rights, and an administrator."""
 
     def __init__(self, broker: Any, admin: Messages) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ class Secured:
         changes after the response."""
         deadline = time.monotonic() + 20
         while sum(binding.acl.host == CLIENT_HOST for binding in describe_acls(self.admin)) != count:
-            assert time.monotonic() < deadline, "the ACLs are not in effect"
+            assert time.monotonic() < deadline, "the broker did not apply the ACLs in time"
             time.sleep(0.005)
 
     def send(self, request: Any, version: int) -> Any:
@@ -74,7 +74,7 @@ class Secured:
             return "closed"
 
 
-def _small_topics() -> dict[str, object]:
+def _internal_topic_settings() -> dict[str, object]:
     return {
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
@@ -88,8 +88,8 @@ def _small_topics() -> dict[str, object]:
 @contextmanager
 def secured_kavka(
     folder: Path, zookeeper: ZooKeeper, *, chroot: str = "kavka", **overrides: object
-) -> Iterator[Secured]:
-    """A Kavka broker in a cluster, so that it serves the requests between brokers."""
+) -> Iterator[SecuredBroker]:
+    """A Kavka broker in a cluster, so that it serves inter-broker requests."""
     connect = f"{zookeeper.connect}/{chroot}"
 
     async def allow_admin() -> None:
@@ -103,11 +103,10 @@ def secured_kavka(
         await store.close()
 
     asyncio.run(allow_admin())
-    broker = KavkaProcess(
-        folder, overrides=AUTHORIZER | _small_topics() | {"zookeeper.connect": connect} | overrides, broker_id=1
-    )
+    settings = AUTHORIZER | _internal_topic_settings() | {"zookeeper.connect": connect} | overrides
+    broker = KavkaProcess(folder, overrides=settings, broker_id=1)
     try:
-        yield Secured(broker, Messages(("127.0.0.1", broker.port), source=ADMIN_HOST))
+        yield SecuredBroker(broker, Messages(("127.0.0.1", broker.port), source=ADMIN_HOST))
         assert broker.process.running(), broker.process.log_tail()
     finally:
         broker.close()
@@ -121,8 +120,8 @@ def sasl_settings(zookeeper: ZooKeeper | None) -> dict[str, object]:
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.internal.plain.sasl.jaas.config": _LOGIN,
-        "listener.name.controller.plain.sasl.jaas.config": _LOGIN,
+        "listener.name.internal.plain.sasl.jaas.config": _JAAS_CONFIG,
+        "listener.name.controller.plain.sasl.jaas.config": _JAAS_CONFIG,
         "super.users": "User:admin",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     }
@@ -146,14 +145,14 @@ class _SaslKafka(ApacheKafka):
 
 
 @contextmanager
-def secured_apache(folder: Path, zookeeper: ZooKeeper | None, **overrides: object) -> Iterator[Secured]:
+def secured_apache(folder: Path, zookeeper: ZooKeeper | None, **overrides: object) -> Iterator[SecuredBroker]:
     """Apache Kafka 3.9 with ZooKeeper, 4.3 without."""
     version = NEWEST if zookeeper is None else LAST_WITH_ZOOKEEPER
-    settings = sasl_settings(zookeeper) | _small_topics() | overrides
+    settings = sasl_settings(zookeeper) | _internal_topic_settings() | overrides
     broker = _SaslKafka(folder, version=version, overrides=settings, zookeeper=zookeeper, broker_id=1)
     try:
         admin = Messages(("127.0.0.1", broker.internal_port))
         admin.log_in("admin", "secret")
-        yield Secured(broker, admin)
+        yield SecuredBroker(broker, admin)
     finally:
         broker.close()

@@ -14,7 +14,7 @@ from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from kavka.security.acls import AclBinding, Permission
 from tests.support import wire
-from tests.support.access_brokers import CLIENT_HOST, Secured
+from tests.support.access_brokers import CLIENT_HOST, SecuredBroker
 from tests.support.access_cases import GROUPS, HIDDEN, IDS, READABLE, Case, Right, World
 from tests.support.acls import acl
 from tests.support.apache import NEWEST
@@ -61,14 +61,14 @@ def _retry(call: Any, is_done: Any) -> Any:
         time.sleep(0.05)
 
 
-def _topic_id(broker: Secured, name: str) -> UUID:
+def _topic_id(broker: SecuredBroker, name: str) -> UUID:
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
     response = _retry(lambda: broker.admin.call(request, 12), lambda r: not r.topics[0].error_code)
     topic_id: UUID = response.topics[0].topic_id
     return topic_id
 
 
-def _create_topic(broker: Secured, name: str, partitions: int = 1) -> UUID:
+def _create_topic(broker: SecuredBroker, name: str, partitions: int = 1) -> UUID:
     request = create_topics.CreateTopicsRequest(
         timeout_ms=20_000,
         topics=[create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)],
@@ -77,7 +77,7 @@ def _create_topic(broker: Secured, name: str, partitions: int = 1) -> UUID:
     return _topic_id(broker, name)
 
 
-def prepare(broker: Secured, reference: str) -> dict[str, UUID]:
+def prepare(broker: SecuredBroker, reference: str) -> dict[str, UUID]:
     """Create the topics, groups and transactions of the cases. Return the topic ids. Kafka 3.9 has
     no consumer groups of the new protocol."""
     ids = {name: _create_topic(broker, name, 2) for name in (READABLE, HIDDEN)}
@@ -122,7 +122,7 @@ def prepare(broker: Secured, reference: str) -> dict[str, UUID]:
     return ids
 
 
-def _commit(broker: Secured, group: str) -> None:
+def _commit(broker: SecuredBroker, group: str) -> None:
     request = offset_commit.OffsetCommitRequest(
         group_id=group,
         topics=[
@@ -156,7 +156,7 @@ def right_sets(case: Case) -> Iterator[tuple[str, list[AclBinding]]]:
         yield f"only {names}", [_binding(right) for right in alternative]
 
 
-def common_versions(case: Case, brokers: list[Secured]) -> range:
+def common_versions(case: Case, brokers: list[SecuredBroker]) -> range:
     ranges = [broker.versions.get(int(case.key)) for broker in brokers]
     if None in ranges:
         return range(0)
@@ -164,7 +164,9 @@ def common_versions(case: Case, brokers: list[Secured]) -> range:
     return range(lowest, min(case.versions[1], *(versions[1] for versions in ranges if versions)) + 1)
 
 
-def differences(case: Case, version: int, brokers: list[Secured], topic_ids: list[dict[str, UUID]]) -> Iterator[str]:
+def differences(
+    case: Case, version: int, brokers: list[SecuredBroker], topic_ids: list[dict[str, UUID]]
+) -> Iterator[str]:
     """Run the case in one version on both brokers. Yield each difference of the outcomes."""
     for description, bindings in right_sets(case):
         run = next(_runs)
@@ -184,6 +186,6 @@ def differences(case: Case, version: int, brokers: list[Secured], topic_ids: lis
 
 
 def differences_of(
-    case: Case, versions: Iterable[int], brokers: list[Secured], topic_ids: list[dict[str, UUID]]
+    case: Case, versions: Iterable[int], brokers: list[SecuredBroker], topic_ids: list[dict[str, UUID]]
 ) -> list[str]:
     return [text for version in versions for text in differences(case, version, brokers, topic_ids)]

@@ -99,7 +99,7 @@ class Cluster:
             self.brokers[number].launch()
         for number in started:
             self._wait_until_ready(self.brokers[number], timeout)
-        self.wait_until_known(timeout=timeout)
+        self.wait_for_metadata(timeout=timeout)
 
     def _wait_until_ready(self, broker: Broker, timeout: float) -> None:
         for may_retry in (True, True, False):
@@ -111,7 +111,7 @@ class Cluster:
                     raise
                 broker.launch()
 
-    def wait_until_known(self, expected: Iterable[int] | None = None, timeout: float = 60.0) -> None:
+    def wait_for_metadata(self, expected: Iterable[int] | None = None, timeout: float = 60.0) -> None:
         """Wait until the metadata of every running broker contains exactly the expected brokers, by
         default the running ones."""
         expected_ids = sorted(self.alive() if expected is None else expected)

@@ -88,7 +88,7 @@ def session(cluster: Cluster, folder: Path) -> Outputs:
     run_and_record(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
     run_and_record("topics", "--describe", "--topic", "t")
     cluster.kill(2)
-    cluster.wait_until_known()
+    cluster.wait_for_metadata()
     run_and_record("topics", "--describe", "--under-replicated-partitions")
     run_and_record(ELECT, "--election-type", "preferred", "--topic", "t", "--partition", "0")
     run_and_record(REASSIGN, "--execute", "--reassignment-json-file", plan)

@@ -88,6 +88,7 @@ def quiet_logging(version: str) -> str:
 
 
 def tool_command(version: str, tool: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM) -> list[str]:
+    """Return the command of one of Apache's tools. `tool` is a name in TOOLS or a main class."""
     main_class = TOOLS[version].get(tool, tool)
     cp = jars.class_path(f"server-{version}")
     return [jars.java(), *jvm, quiet_logging(version), "-cp", cp, main_class, *args]
@@ -111,8 +112,9 @@ def run_tool(
 def probe_command(
     version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE, kind: str = "clients"
 ) -> list[str]:
-    """Return the command of a probe. It is compiled once if there is a compiler, else run in
-    single-file mode. `kind` selects the class path: clients or server."""
+    """Return the command of a Java program of the tests. It is compiled once if there is a
+    compiler, else run in single-file source-code mode. `kind` selects the class path: clients or
+    server."""
     cp = jars.class_path(f"{kind}-{version}")
     java = jars.java()
     javac = shutil.which("javac")
@@ -140,7 +142,8 @@ class JavaError(Exception):
 
 
 class JavaClient:
-    """A running probe. `bootstrap` may be changed between calls."""
+    """A running KavkaProbe, or another program with the same protocol. `bootstrap` may be changed
+    between calls."""
 
     def __init__(
         self, version: str, bootstrap: str = "", source: Path = PROBE, jvm: tuple[str, ...] = _QUICK_JVM
@@ -165,7 +168,7 @@ class JavaClient:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the Java client has ended during the command {op}")
+            raise RuntimeError(f"the Java client exited during the command {op}")
         response = json.loads(line)
         if "error" in response:
             raise JavaError(response["error"], response["message"])

@@ -165,7 +165,7 @@ def _allocate_producer_ids(cluster: Cluster, tree: KazooClient, _admin: Admin) -
 
 def _kill_broker(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.kill(2)
-    cluster.wait_until_known()
+    cluster.wait_for_metadata()
     _wait_for(tree, "t", {0: (0, [0, 1]), 1: (1, [1]), 2: (0, [0]), 3: (0, [0])})
     _wait_for(tree, "three", {0: (0, [0, 1])})
     _wait_for(tree, "many", {p: (-1 if p % 3 == 2 else p % 3, [p % 3]) for p in range(12)})
@@ -208,7 +208,7 @@ def _elect_leaders(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
 
 def _stop_broker(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.stop(1)
-    cluster.wait_until_known()
+    cluster.wait_for_metadata()
     _wait_for(tree, "t", {0: (2, [0, 2]), 1: (2, [2]), 2: (0, [0, 2]), 3: (0, [0, 2])})
     _wait_for(tree, "three", {0: (2, [0, 2])})
 

@@ -68,8 +68,8 @@ def handle(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,
         _partitions(topics),
-        0,
-        AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, ErrorCode.NONE)),
+        client_transaction_version=0,
+        response=AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, ErrorCode.NONE)),
     )
 
 
@@ -77,18 +77,21 @@ async def _add_many(
     ctx: RequestContext, transactions: Iterable[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
     missing_code = ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= 5 else ErrorCode.INVALID_TXN_STATE
-    pending_results = [(transaction, _start(ctx, transaction)) for transaction in transactions]
+    started = [(transaction, _start(ctx, transaction)) for transaction in transactions]
     results = []
-    for transaction, result in pending_results:
+    for transaction, outcome in started:
         try:
-            topics = await result if isinstance(result, asyncio.Future) else result
-            if isinstance(topics, KafkaError):
-                raise topics
-            if isinstance(topics, frozenset):
-                topics = _results(transaction.topics, ErrorCode.NONE, dict.fromkeys(topics, missing_code))
+            topic_results = await outcome if isinstance(outcome, asyncio.Future) else outcome
+            if isinstance(topic_results, KafkaError):
+                raise topic_results
+            if isinstance(topic_results, frozenset):
+                codes = dict.fromkeys(topic_results, missing_code)
+                topic_results = _results(transaction.topics, ErrorCode.NONE, codes)
         except KafkaError as error:
-            topics = _results(transaction.topics, error.code)
-        results.append(AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics))
+            topic_results = _results(transaction.topics, error.code)
+        results.append(
+            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topic_results)
+        )
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 

@@ -27,7 +27,8 @@ from kavka.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+# A valid name or version of client software, as in Kafka.
+SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def supported_apis(in_cluster: bool) -> ApiVersionsResponse:
@@ -43,8 +44,8 @@ def supported_apis(in_cluster: bool) -> ApiVersionsResponse:
 @handles(ApiKey.API_VERSIONS, versions=(0, 4))
 def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if ctx.version >= 3 and not (
-        SOFTWARE_NAME.fullmatch(request.client_software_name)
-        and SOFTWARE_NAME.fullmatch(request.client_software_version)
+        SOFTWARE_TEXT.fullmatch(request.client_software_name)
+        and SOFTWARE_TEXT.fullmatch(request.client_software_version)
     ):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     response = supported_apis(ctx.broker.in_cluster)

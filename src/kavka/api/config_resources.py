@@ -43,8 +43,8 @@ def table_of(resource_type: int) -> ConfigTable:
 
 
 def require(ctx: RequestContext, operation: Operation, resource_type: int, name: str) -> None:
-    """Raise KafkaError unless the client may perform the operation on the settings. Those of
-    brokers, loggers and client metrics belong to the cluster."""
+    """Raise KafkaError unless the client may perform the operation on the settings. The settings
+    of brokers, loggers and client metrics require the operation on the cluster."""
     if resource_type == TOPIC:
         authorization.require(ctx, operation, ResourceType.TOPIC, name)
     elif resource_type == GROUP:
@@ -61,7 +61,8 @@ async def change(
     *,
     validate_only: bool,
 ) -> None:
-    """Replace the overrides of the resource with `update(overrides)`, and store them.
+    """Replace the overrides of the resource with `update(overrides)`. With `validate_only`, check
+    the new overrides but do not store them.
 
     `update` may be called more than once. Raises KafkaError and changes nothing if the resource
     does not exist, if this broker cannot alter it, or if a value is invalid.
@@ -97,6 +98,9 @@ async def change(
 def _checked(
     update: Update, check: Callable[[Mapping[str, str]], None], validate_only: bool
 ) -> Callable[[dict[str, str]], Mapping[str, str] | None]:
+    """Return a function that calls `update` and checks the result. With `validate_only` it returns
+    None, so that nothing is stored."""
+
     def checked_update(overrides: dict[str, str]) -> Mapping[str, str] | None:
         values = update(overrides)
         try:
@@ -167,12 +171,12 @@ def _check_broker(
 
 
 async def _check_security(ctx: RequestContext, target: int | None, update: Update) -> None:
-    """Raise INVALID_REQUEST if the listeners could not use the changed settings, for example
+    """Raise INVALID_REQUEST if the listeners could not use the changed TLS settings, for example
     because a key store cannot be opened."""
     current = ctx.broker.configs.broker
     overrides = current.dynamic_default if target is None else current.dynamic_broker
     values = update(dict(overrides))
-    if not any(name.partition("ssl.")[1] for name in {*values, *overrides}):
+    if not any("ssl." in name for name in {*values, *overrides}):
         return
     try:
         changed = current.with_dynamic(default=values) if target is None else current.with_dynamic(broker=values)

@@ -3,12 +3,12 @@
 A partition in which the producer's transaction is open was verified before. For every other
 partition the coordinator verifies that it is in the transaction (below v12, unless
 `transaction.partition.verification.enable` is off) or adds it (from v12 on). So a late batch of an
-ended transaction cannot open a transaction that never ends.
+ended transaction cannot begin a hanging transaction.
 
-On a single node the coordinator responds at once, and the records stay in the receive buffer.
-Otherwise the records are copied. The connection's next request waits, because it may be the
-producer's next batch. Below v12, a batch is rejected if a marker or another batch has changed
-the producer's state in the log meanwhile.
+If the coordinator responds at once, the records stay in the receive buffer. This is the normal case
+on a single node. Otherwise the records are copied, and the connection's next request waits, because
+it may be the producer's next batch. Below v12, a batch is rejected if the transaction ended in the
+meantime (`_check_transaction`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MIN_ADD_PARTITIONS_VERSION = 12
 MIN_ABORTABLE_VERSION = 11
 
 _TRANSACTIONAL = 0x10
-_RETRIABLE = (
+# Errors that a client does not expect in a Produce response.
+_COORDINATOR_UNAVAILABLE = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -60,31 +61,33 @@ def _is_transactional(records: Any) -> bool:
 def produce(ctx: RequestContext, request: ProduceRequest, append: Append, denied: frozenset[str]) -> Any:
     """Verify the partitions, then append the records with `append`. Return the response, a future
     of the response, or a coroutine. The client may not write to the topics in `denied`."""
-    admission = Admission(ctx, request, denied)
-    verification = admission.verify()
+    batches = TransactionalBatches(ctx, request, denied)
+    verification = batches.verify()
     if verification is None:
-        return admission.append(append)
+        return batches.append(append)
     if request.acks == 0:
-        admission.reject(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+        # Do not wait for the coordinator: the rejected batches close the connection.
+        batches.reject(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
         verification.close()
-        return admission.append(append)
+        return batches.append(append)
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
                 data.records = memoryview(bytearray(data.records))
-    return _append_later(admission, verification, append)
+    return _append_later(batches, verification, append)
 
 
-async def _append_later(admission: Admission, verification: Awaitable[None], append: Append) -> Any:
+async def _append_later(batches: TransactionalBatches, verification: Awaitable[None], append: Append) -> Any:
     await verification
-    response = admission.append(append)
+    response = batches.append(append)
     if asyncio.iscoroutine(response):
         response = await response
     return await response if isinstance(response, asyncio.Future) else response
 
 
-class Admission:
-    """Decides for each partition of one request whether the producer may write to it."""
+class TransactionalBatches:
+    """The transactional batches of one request. Verifies for each partition that the producer may
+    write to it."""
 
     __slots__ = (
         "_adds_partitions",
@@ -122,7 +125,7 @@ class Admission:
         ):
             return None
         try:
-            outcome = self._verify()
+            outcome = self._add_or_verify()
             if not isinstance(outcome, frozenset):
                 return self._wait_for(outcome)
             self._reject_missing(outcome)
@@ -178,9 +181,9 @@ class Admission:
             return
         self._unverified[tp] = entry
 
-    def _verify(self) -> Any:
+    def _add_or_verify(self) -> Any:
         assert self._request.transactional_id is not None
-        return self._ctx.broker.transactions.admit(
+        return self._ctx.broker.transactions.add_or_verify(
             self._request.transactional_id,
             self._producer_id,
             self._epoch,
@@ -198,7 +201,7 @@ class Admission:
             try:
                 if verification is None:
                     await asyncio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
-                    outcome = self._verify()
+                    outcome = self._add_or_verify()
                     self._reject_missing(outcome if isinstance(outcome, frozenset) else await outcome)
                 else:
                     pending, verification = verification, None
@@ -223,12 +226,14 @@ class Admission:
             self._errors[tp] = KafkaError(code, f"{tp} was not added to the transaction.")
 
     def reject(self, error: KafkaError) -> None:
-        """Reject all partitions that are not verified with `error`, or with a code that the client
-        expects instead."""
+        """Set the error of all partitions that are not verified. Codes that the client does not
+        expect are replaced."""
         code = error.code
         if code is ErrorCode.PRODUCER_FENCED:
             error = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
-        elif code in _RETRIABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds_partitions):
+        elif code in _COORDINATOR_UNAVAILABLE or (
+            code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds_partitions
+        ):
             # Clients of every version retry after this code.
             error = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"The transaction coordinator is not available: {code.name}."

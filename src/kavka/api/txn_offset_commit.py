@@ -92,10 +92,10 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
 def _commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest, items: list[Any], response: TxnOffsetCommitResponse
 ) -> Any:
-    admission = _admit(ctx, request)
-    if admission is None:
+    verification = _add_or_verify(ctx, request)
+    if verification is None:
         return ctx.broker.groups.commit_in_transaction(request, items, response)
-    return _commit_later(ctx, request, items, response, admission)
+    return _commit_later(ctx, request, items, response, verification)
 
 
 async def _commit_permitted(
@@ -113,7 +113,7 @@ async def _commit_permitted(
     return response
 
 
-def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
+def _add_or_verify(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
     """Verify that the group's partition is in the transaction, or add it. Return None if this is
     complete, else an awaitable of the partitions that are not in the transaction. Raises
     KafkaError."""
@@ -127,7 +127,7 @@ def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[fr
         return None
     partition = host.partition.topic_partition
     try:
-        result = broker.transactions.admit(
+        result = broker.transactions.add_or_verify(
             request.transactional_id, request.producer_id, request.producer_epoch, [partition], add=adds_partition
         )
     except KafkaError as error:
@@ -155,12 +155,12 @@ async def _commit_later(
     request: TxnOffsetCommitRequest,
     items: list[Any],
     response: TxnOffsetCommitResponse,
-    admission: Awaitable[frozenset[TopicPartition]],
+    verification: Awaitable[frozenset[TopicPartition]],
 ) -> TxnOffsetCommitResponse:
     groups = ctx.broker.groups
     producer_state = groups.producer_entry(request.group_id, request.producer_id)
     try:
-        _check(ctx, await admission)
+        _check(ctx, await verification)
     except KafkaError as error:
         raise _group_coordinator_error(error) from error
     # From v5 on, the check is not needed: the end of a transaction bumps the epoch, so the log

@@ -1,9 +1,9 @@
 """The registration of this broker in the cluster.
 
 The registration is an ephemeral znode. After a kill the znode remains until its session expires,
-and a broker that restarts earlier would have to wait. The restarted broker has the lock of its log
-directories, so the previous process is dead. If the znode belongs to the session that the previous
-process recorded in the log directory, the broker removes the znode at once.
+and a broker that restarts earlier would have to wait. The restarted broker holds the lock of its
+log directories, so the previous process is dead. If the znode belongs to the session that the
+previous process recorded in the log directory, the broker removes the znode at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class AlreadyRegistered(StoreError):
 
 
 class Membership:
-    """Owns the registration of this broker, and keeps `features` up to date with all brokers.
+    """Owns the registration of this broker. Updates `features` when the registered brokers or the
+    levels in /feature change.
 
     `epoch` is the czxid of the znode, which identifies the registration. The session id is stored
     in a file in `session_dir`. After a crash the file and the znode remain; the next start removes
@@ -57,12 +58,12 @@ class Membership:
         self._session_file = session_dir / SESSION_FILE
         self._max_wait_s = max_wait_s
         self._register_task: asyncio.Task[None] | None = None
-        self._follow_task: asyncio.Task[None] | None = None
-        self._follow_again = False
+        self._features_task: asyncio.Task[None] | None = None
+        self._must_read_again = False
 
     async def register(self) -> None:
-        """Create the znode. Waits up to `max_wait_s` for the znode of an earlier session to expire,
-        then raises AlreadyRegistered."""
+        """Create the znode. Waits up to `max_wait_s` for an earlier session that owns the znode to
+        expire, then raises AlreadyRegistered."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._max_wait_s
         has_waited = False
@@ -135,19 +136,19 @@ class Membership:
     # ---- features, which depend on all brokers
 
     def _on_change(self, _event: WatchEvent) -> None:
-        if self._follow_task is not None and not self._follow_task.done():
-            self._follow_again = True
+        if self._features_task is not None and not self._features_task.done():
+            self._must_read_again = True
         else:
-            self._follow_task = asyncio.ensure_future(self._follow())
+            self._features_task = asyncio.ensure_future(self._update_features())
 
-    async def _follow(self) -> None:
+    async def _update_features(self) -> None:
         while True:
-            self._follow_again = False
+            self._must_read_again = False
             try:
                 await self._read_features()
             except StoreUnavailable:
-                return  # the new session reads the features again
-            if not self._follow_again:
+                return  # `register` reads the features again in the next session
+            if not self._must_read_again:
                 return
 
     async def _read_features(self) -> None:
@@ -167,8 +168,8 @@ class Membership:
         self._features.set_brokers(brokers, max(epoch, limits_zxid), limits)
 
     async def _feature_limits(self) -> tuple[dict[str, int], int]:
-        """Return the levels in /feature and the zxid of their last change. The znode is missing
-        until the first controller creates it."""
+        """Return the maximum levels that an administrator has set in /feature, and the zxid of
+        their last change. The znode is missing until the first controller creates it."""
         if await self._store.exists(paths.FEATURE, self._on_change) is None:
             return {}, -1
         try:
@@ -181,7 +182,7 @@ class Membership:
             return {}, -1
 
     async def close(self) -> None:
-        tasks = [task for task in (self._register_task, self._follow_task) if task is not None]
+        tasks = [task for task in (self._register_task, self._features_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Transactions across brokers: writes markers at partition leaders, and adds or verifies partitions
 at transaction coordinators.
 
-All markers for a broker in one turn of the event loop are sent in one request. All admissions are
-sent in another request.
+All markers for a broker in one turn of the event loop are sent in one request. All verifications
+are sent in another request.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Markers(NamedTuple):
     on_results: OnResults
 
 
-class _Admission(NamedTuple):
-    """A pending call of `admit`. `missing` is the future of the partitions that are not in the
-    transaction."""
+class _Verification(NamedTuple):
+    """A pending call of `add_or_verify`. `missing` is the future of the partitions that are not in
+    the transaction."""
 
     transaction: AddPartitionsToTxnTransaction
     missing: asyncio.Future[frozenset[TopicPartition]]
@@ -56,13 +56,13 @@ class _Admission(NamedTuple):
 
 class RemoteTransactions:
     """Implements `coordinator.transaction.service.TransactionChannel`. Owns the pending markers and
-    admissions by broker, and the requests in flight."""
+    verifications by broker, and the requests in flight."""
 
     def __init__(self, peers: Peers, timeout_s: float) -> None:
         self._peers = peers
         self._timeout_s = timeout_s
         self._markers: dict[int, list[_Markers]] = {}
-        self._admissions: dict[int, list[_Admission]] = {}
+        self._verifications: dict[int, list[_Verification]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -114,9 +114,9 @@ class RemoteTransactions:
             codes: Results = results[index] if index < len(results) else {}
             entry.on_results({tp: codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
 
-    # ---- admissions
+    # ---- verifications
 
-    async def admit(
+    async def add_or_verify(
         self,
         broker_id: int,
         transactional_id: str,
@@ -125,7 +125,7 @@ class RemoteTransactions:
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> frozenset[TopicPartition]:
-        admission = _Admission(
+        verification = _Verification(
             AddPartitionsToTxnTransaction(
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -138,41 +138,41 @@ class RemoteTransactions:
             ),
             asyncio.get_running_loop().create_future(),
         )
-        pending = self._admissions.setdefault(broker_id, [])
+        pending = self._verifications.setdefault(broker_id, [])
         if not pending:
-            self._start_after_turn(lambda: self._send_admissions(broker_id, self._admissions.pop(broker_id)))
-        pending.append(admission)
-        return await admission.missing
+            self._start_after_turn(lambda: self._send_verifications(broker_id, self._verifications.pop(broker_id)))
+        pending.append(verification)
+        return await verification.missing
 
-    async def _send_admissions(self, broker_id: int, pending: list[_Admission]) -> None:
-        # A transactional id may be in a request only once. A second admission is sent in the next
+    async def _send_verifications(self, broker_id: int, pending: list[_Verification]) -> None:
+        # A transactional id may be in a request only once. A second verification is sent in another
         # request.
-        admissions: dict[str, _Admission] = {}
-        postponed: list[_Admission] = []
-        for admission in pending:
-            if admissions.setdefault(admission.transaction.transactional_id, admission) is not admission:
-                postponed.append(admission)
+        verifications: dict[str, _Verification] = {}
+        postponed: list[_Verification] = []
+        for verification in pending:
+            if verifications.setdefault(verification.transaction.transactional_id, verification) is not verification:
+                postponed.append(verification)
         try:
             request = AddPartitionsToTxnRequest(
-                transactions=[admission.transaction for admission in admissions.values()]
+                transactions=[verification.transaction for verification in verifications.values()]
             )
             response: AddPartitionsToTxnResponse = await self._send(broker_id, request)
             if response.error_code:
                 raise KafkaError(known_code(response.error_code))
             results = {result.transactional_id: result for result in response.results_by_transaction}
-            for transactional_id, admission in admissions.items():
-                _complete(admission.missing, results.get(transactional_id))
+            for transactional_id, verification in verifications.items():
+                _complete(verification.missing, results.get(transactional_id))
         except Exception as error:
             failure = _failure(broker_id, error)
-            for admission in admissions.values():
-                if not admission.missing.done():
-                    admission.missing.set_exception(failure)
+            for verification in verifications.values():
+                if not verification.missing.done():
+                    verification.missing.set_exception(failure)
         except asyncio.CancelledError:
-            for admission in pending:
-                admission.missing.cancel()
+            for verification in pending:
+                verification.missing.cancel()
             raise
         if postponed:
-            await self._send_admissions(broker_id, postponed)
+            await self._send_verifications(broker_id, postponed)
 
     # ----
 

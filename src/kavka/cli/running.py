@@ -3,7 +3,8 @@
 
 Each process has a file named after its pid in a per-user folder. The files of ZooKeeper servers are
 in a subfolder. A file contains the start time of the process, so that a process that reuses the pid
-is never stopped. A killed process leaves its file, which the next read removes.
+is never stopped. A killed broker leaves its file, and a ZooKeeper server always does; the next read
+removes the files of processes that have ended.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ RUN_DIR_VARIABLE = "KAVKA_RUN_DIR"
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """A process. `started` is its start time as `start_time` returns it; `home` is its
-    installation."""
+    """A process. `started` is its start time as `start_time` returns it; `home` is the folder of
+    its installation."""
 
     pid: int
     started: str

@@ -39,7 +39,7 @@ async def authenticate(connection: Connection, security: ClientSecurity, timeout
     except SaslError as error:
         raise AuthenticationFailed(f"no connection to {connection.name}: {error}") from None
     # The broker first responds to the requests in flight.
-    wait_s = timeout + connection.pending_s
+    wait_s = timeout + connection.seconds_to_last_deadline
     pending = connection.send(SaslHandshakeRequest(mechanism=security.mechanism), timeout=wait_s)
     connection.hold_requests()
     try:

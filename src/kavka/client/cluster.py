@@ -76,7 +76,7 @@ class Cluster(Connections):
         self._incomplete_updates = 0
         self._rejection: AuthenticationFailed | None = None
         """Why no broker accepts this client; None after a success."""
-        self._rejected_callbacks: list[Callable[[AuthenticationFailed], None]] = []
+        self._authentication_callbacks: list[Callable[[AuthenticationFailed], None]] = []
         self._max_age = config.seconds("metadata.max.age.ms")
         self._retry = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._request_timeout = config.seconds("request.timeout.ms")
@@ -309,9 +309,10 @@ class Cluster(Connections):
         """Call `listener(cluster)` on the event loop after every change of the metadata."""
         self._listeners.append(listener)
 
-    def on_rejected(self, callback: Callable[[AuthenticationFailed], None]) -> None:
-        """Call `callback(error)` on the event loop whenever no broker accepts this client."""
-        self._rejected_callbacks.append(callback)
+    def on_authentication_failed(self, callback: Callable[[AuthenticationFailed], None]) -> None:
+        """Call `callback(error)` on the event loop whenever a metadata request fails because the
+        client cannot authenticate."""
+        self._authentication_callbacks.append(callback)
 
     def add_node(self, node: Node) -> None:
         """Add a broker from a response other than Metadata."""
@@ -354,7 +355,7 @@ class Cluster(Connections):
                 if isinstance(error, AuthenticationFailed):
                     self._rejection = error
                     self._wake_waiters()
-                    for callback in self._rejected_callbacks:
+                    for callback in self._authentication_callbacks:
                         callback(error)
                 self._maybe_rebootstrap()
                 self._refresh.set()

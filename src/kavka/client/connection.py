@@ -6,9 +6,9 @@ decoded or has a wrong correlation id, the connection is closed: the late reques
 `KafkaTimeout`, all other requests with `Disconnected`. The broker may or may not have processed
 these requests.
 
-The length of a response is used only after its correlation id was verified. The buffer of a
-response grows with the received bytes: a peer that uses another protocol causes an allocation of at
-most `INITIAL_BODY_SIZE`.
+No buffer is allocated for a large response before its correlation id is verified. The buffer grows
+with the received bytes: a peer that uses another protocol causes an allocation of at most
+`INITIAL_BODY_SIZE`.
 
 All methods must run on the event loop that opened the connection.
 """
@@ -46,12 +46,12 @@ logger = logging.getLogger(__name__)
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
 MAX_WRITE_BUFFER_SIZE = 16 * 1024 * 1024
-# Large responses are received in pieces of this size. Each read acquires the GIL twice, and the
-# application's thread may hold the GIL.
+# On Linux without TLS, large responses are read in pieces of at least this size. Fewer reads are
+# faster, because each read waits for the GIL if the application's thread holds it.
 RECEIVE_PIECE_SIZE = 512 * 1024
 # The maximum size of a response, with exceptions by API key. A fetch response may have any size.
 MAX_RESPONSE_SIZE = 256 * 1024 * 1024
-_MAX_RESPONSE_SIZES = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
+_MAX_RESPONSE_SIZE_BY_API = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
 # The first allocation for a large response: more than the default of fetch.max.bytes. The buffer of
 # a larger response doubles whenever it is full.
 INITIAL_BODY_SIZE = 64 * 1024 * 1024
@@ -115,7 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.closed = False
         self.authentications = 0
-        """The number of SASL exchanges on this connection. Sessions with an end are renewed."""
+        """The number of successful SASL exchanges. A session with a limited lifetime is
+        re-authenticated before it expires."""
         self.throttled_until = 0.0
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         """Allocates the buffer of a large response. The consumer sets a function that does not zero
@@ -132,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_connected = False
         self._socket: Any = None
-        self._wake_at = 1
+        self._low_water_mark = 1
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
         self._codecs: dict[tuple[int, int], Codec] = {}
@@ -168,7 +169,8 @@ class Connection(asyncio.BufferedProtocol):
         address of the host, each for at most `timeout` seconds; `addresses` records the failed
         addresses. `security` None is PLAINTEXT. Raises KafkaTimeout if the host name was not
         resolved in time or all addresses timed out, AuthenticationFailed if the broker is not
-        trusted or rejects the credentials, and Disconnected for other failures."""
+        trusted or rejects the credentials, Disconnected if the connection fails, and another
+        KafkaError, for example UnsupportedVersion, if the broker rejects ApiVersions."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
@@ -207,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: int,
         security: ClientSecurity | None,
     ) -> None:
-        """Connect to one address. Raises AuthenticationFailed, Disconnected or KafkaTimeout."""
+        """Connect to one address. Raises the errors of `open`."""
         location = self.name if str(address) == self.name else f"{self.name} ({address})"
         context = None if security is None else security.context
         self._security = security
@@ -302,28 +304,28 @@ class Connection(asyncio.BufferedProtocol):
             self.features[feature.name] = feature.max_version_level
 
     async def _authenticate(self, security: ClientSecurity, timeout: float) -> None:
-        """Authenticate, and again before each end of the session. Requests that are sent meanwhile
-        wait."""
+        """Authenticate now, and again each time before the session expires. Other requests are held
+        during the exchange."""
         lifetime_ms = await authenticate(self, security, timeout)
         self.authentications += 1
         if lifetime_ms > 0 and not self.closed:
-            self._schedule_authentication(security, timeout, reauthentication_delay_s(lifetime_ms))
+            self._schedule_reauthentication(security, timeout, reauthentication_delay_s(lifetime_ms))
 
-    def _schedule_authentication(self, security: ClientSecurity, timeout: float, delay_s: float) -> None:
-        async def renew() -> None:
+    def _schedule_reauthentication(self, security: ClientSecurity, timeout: float, delay_s: float) -> None:
+        async def reauthenticate() -> None:
             last_used = self.last_used
             try:
                 await self._authenticate(security, timeout)
                 if not self._in_flight:
-                    # The exchange is no use of the connection: an idle connection stays idle.
+                    # Re-authentication does not count as use: an idle connection stays idle.
                     self.last_used = last_used
             except KafkaError as error:
                 if not self.closed:
-                    logger.warning("Cannot authenticate again, closing the connection: %s", error)
+                    logger.warning("Closing the connection to %s: re-authentication failed: %s", self.name, error)
                     self.close(Disconnected(f"the connection to {self.name} was closed: {error}"))
 
         def start() -> None:
-            self._session_task = self._loop.create_task(renew(), name="kavka-authenticate")
+            self._session_task = self._loop.create_task(reauthenticate(), name="kavka-authenticate")
 
         self._session_timer = self._loop.call_later(delay_s, start)
 
@@ -343,11 +345,11 @@ class Connection(asyncio.BufferedProtocol):
         common_range = self.versions.get(api_key)
         if common_range is None or (max_version is not None and max_version < common_range[0]):
             broker_range = self.broker_versions.get(api_key)
-            name = APIS[api_key].name if api_key in APIS else f"request {api_key}"
+            name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
             supported = (
-                f"it supports versions {broker_range[0]} to {broker_range[1]}"
+                f"the broker supports versions {broker_range[0]} to {broker_range[1]}"
                 if broker_range
-                else "it does not support it"
+                else "the broker does not support it"
             )
             raise UnsupportedVersion(f"{name} cannot be sent to {self.name}: {supported}")
         return common_range[1] if max_version is None or max_version > common_range[1] else max_version
@@ -362,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._in_flight)
 
     @property
-    def pending_s(self) -> float:
+    def seconds_to_last_deadline(self) -> float:
         """The time until the last deadline of the requests in flight, in seconds."""
         return max((entry.deadline for entry in self._in_flight), default=0.0) - monotonic() if self._in_flight else 0.0
 
@@ -379,15 +381,15 @@ class Connection(asyncio.BufferedProtocol):
         if version is None:
             assert request.API_KEY is not None
             version = self.version_of(request.API_KEY, max_version)
-        self.send_to(request, version, future, timeout)
+        self.send_with_handler(request, version, future, timeout)
         return future
 
-    def send_to(self, request: TopMessage, version: int, handler: ResponseHandler, timeout: float) -> int:
+    def send_with_handler(self, request: TopMessage, version: int, handler: ResponseHandler, timeout: float) -> int:
         """Like `send`, with a custom handler. Returns the number of bytes sent."""
         return self._send(request, version, handler, timeout)
 
     def hold_requests(self) -> None:
-        """Keep the requests that are sent from now on, until `release_requests`."""
+        """Hold the requests that are sent from now on, until `release_requests`."""
         if self._transport is not None:
             self._transport = cast(asyncio.Transport, _HeldWrites(self._transport))
 
@@ -399,8 +401,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.writelines(held.pieces)
 
     def send_ahead(self, request: TopMessage, *, timeout: float) -> asyncio.Future[Any]:
-        """Send a request before the requests that are held. All other requests must have their
-        responses, because responses are in the order of the requests."""
+        """Send a request before the requests that are held. All requests that were written earlier
+        must have their responses, because responses are in the order of the requests."""
         held = self._transport
         if self.closed or not isinstance(held, _HeldWrites):
             raise self._disconnected()
@@ -531,7 +533,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             raise ProtocolError(f"a response without a request{foreign_protocol_hint(data)}")
         pending = self._in_flight[0]
-        if not 4 <= size <= _MAX_RESPONSE_SIZES.get(pending.api_key, MAX_RESPONSE_SIZE):
+        if not 4 <= size <= _MAX_RESPONSE_SIZE_BY_API.get(pending.api_key, MAX_RESPONSE_SIZE):
             raise ProtocolError(f"a response has the invalid length {size}{foreign_protocol_hint(data)}")
         if len(data) >= 8:
             _check_correlation_id(data, 4, pending)
@@ -540,11 +542,11 @@ class Connection(asyncio.BufferedProtocol):
         """Make the kernel wake the event loop only for large pieces, while `remaining` bytes of a
         large response are missing. The kernel wakes the event loop earlier if the connection ends
         or the socket's buffer is full."""
-        wake_at = max(1, min(remaining, RECEIVE_PIECE_SIZE))
-        if wake_at != self._wake_at and self._socket is not None and _LINUX:
-            self._wake_at = wake_at
+        low_water_mark = max(1, min(remaining, RECEIVE_PIECE_SIZE))
+        if low_water_mark != self._low_water_mark and self._socket is not None and _LINUX:
+            self._low_water_mark = low_water_mark
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_mark)
 
     def _complete_oldest(self, frame: memoryview) -> None:
         if not self._in_flight:
@@ -640,8 +642,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class _HeldWrites:
-    """Takes the place of the transport while a client authenticates again: keeps what is
-    written."""
+    """Replaces the transport during a SASL exchange, and buffers the writes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport

@@ -1,9 +1,9 @@
 """Configuration tables: one row per setting.
 
 Parsing, validation, `DescribeConfigs`, dynamic updates and the reference in the docs use the same
-`ConfigKey`. The rows are in `topic_config.py`, `group_config.py`, `broker_config*.py` and the
-clients' `*_config.py`. Values are text in files, requests and znodes. A parsed value is an int,
-float, bool or str, a tuple of str for a list, or None if it is not set.
+`ConfigKey`. The rows are in `topic_config.py`, `group_config.py`, `broker_config*.py`, the clients'
+`*_config.py` and `security/quotas.py`. Values are text in files, requests and znodes. A parsed
+value is an int, float, bool or str, a tuple of str for a list, or None if it is not set.
 """
 
 from __future__ import annotations
@@ -189,11 +189,10 @@ class Synonym:
 class ConfigKey:
     """One setting.
 
-    `synonyms` are the broker settings that provide the default; the first that is set is used. For
-    a broker setting they are settings of the same quantity in coarser units, for example
-    log.retention.hours for log.retention.ms. `warning` is logged after the name if a user sets the
-    setting, for example 'has no effect yet'. An `internal` setting is accepted, but DescribeConfigs
-    and the docs omit it.
+    `synonyms` are the broker settings that provide the default; the first that is set is used. A
+    broker setting can also have synonyms, for example log.retention.hours for log.retention.ms.
+    `warning` is logged after the name if a user sets the setting, for example 'has no effect yet'.
+    An `internal` setting is not in the docs, and DescribeConfigs lists it only if it is set.
     """
 
     name: str
@@ -220,7 +219,7 @@ class ConfigKey:
         """Return the allowed values in words, for errors and docs."""
         if self.validator is not None:
             return self.validator.allowed
-        return _TYPE_WORDS[self.type]
+        return _TYPE_DESCRIPTIONS[self.type]
 
     def parse(self, text: str) -> Any:
         """Return the parsed value of a text. Raises ConfigError if the value is not allowed."""
@@ -229,8 +228,8 @@ class ConfigKey:
         return value
 
     def check(self, value: Any, validator: Validator | None = None) -> None:
-        """Raise ConfigError if a parsed value is not allowed. `validator` replaces the key's
-        validator for a rule between settings."""
+        """Raise ConfigError if a parsed value is not allowed. `cross_check` passes a `validator`
+        that depends on other settings, instead of the key's validator."""
         validator = validator or self.validator
         if value is not None and validator is not None and not validator.accepts(value):
             raise ConfigError(self.name, f"{self._quoted(value)} is not allowed; it must be {validator.allowed}")
@@ -260,14 +259,14 @@ class ConfigKey:
                 if _INTEGER.fullmatch(text) and low <= int(text) <= high:
                     return int(text)
             case ConfigType.DOUBLE:
-                number = _double(text)
+                number = _parse_double(text)
                 if number is not None:
                     return number
             case ConfigType.LIST:
                 return tuple(item.strip() for item in text.split(",")) if text else ()
             case _:
                 return text
-        raise ConfigError(self.name, f"{self._quoted(text)} is not allowed; it must be {_TYPE_WORDS[self.type]}")
+        raise ConfigError(self.name, f"{self._quoted(text)} is not allowed; it must be {_TYPE_DESCRIPTIONS[self.type]}")
 
     def _quoted(self, value: Any) -> str:
         if self.is_sensitive:
@@ -282,7 +281,7 @@ _INTEGER_BOUNDS = {
     ConfigType.SHORT: (SHORT_MIN, SHORT_MAX),
     ConfigType.LONG: (LONG_MIN, LONG_MAX),
 }
-_TYPE_WORDS = {
+_TYPE_DESCRIPTIONS = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "text",
     ConfigType.INT: "a 32-bit integer",
@@ -295,7 +294,7 @@ _TYPE_WORDS = {
 }
 
 
-def _double(text: str) -> float | None:
+def _parse_double(text: str) -> float | None:
     try:
         number = float(text)
     except ValueError:
@@ -314,7 +313,7 @@ def _format_double(number: float) -> str:
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
-# Returns the rules between the settings of a table, as (setting, validator) pairs.
+# Returns (setting, validator) pairs. The validators depend on the values of other settings.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[tuple[str, Validator]]]
 
 
@@ -387,8 +386,8 @@ class ConfigTable:
         strict: bool = False,
         warnings: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the parsed `values`. Raises ConfigError for the first invalid value, also if a
-        rule between settings is violated.
+        """Return the parsed `values`. Raises ConfigError for the first invalid value, and if
+        `cross_check` fails.
 
         With `defaults` the result has every name of the table, otherwise only the names in
         `values`. An unknown name is an error if `strict`; otherwise it is left out. `warnings`
@@ -408,7 +407,7 @@ class ConfigTable:
         return parsed
 
     def cross_check(self, values: Mapping[str, Any]) -> None:
-        """Apply the rules between settings to parsed values of all settings. Raises ConfigError."""
+        """Check the parsed values of all settings against each other. Raises ConfigError."""
         for rules in self.checks:
             for name, validator in rules(values):
                 self.keys[name].check(values[name], validator)

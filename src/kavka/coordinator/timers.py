@@ -12,14 +12,14 @@ from kavka.coordinator.operations import Outcome, TimerOperation
 
 logger = logging.getLogger(__name__)
 
-LOADING_DELAY_MS = 100
+LOADING_RETRY_MS = 100
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopTimers:
     """Owns the running timers of one shard, by key. When a timer fires, its operation runs, and
-    `submit` gets the outcome. Timers that fire while the shard is loaded are delayed, because
-    `submit` accepts no outcome then."""
+    `submit` gets the outcome. A timer that fires while the shard is loading is scheduled again,
+    because `submit` accepts no outcome then."""
 
     _loop: asyncio.AbstractEventLoop
     _submit: Callable[[Outcome], Any]
@@ -44,7 +44,7 @@ class LoopTimers:
 
     def _fire(self, key: Hashable, operation: TimerOperation) -> None:
         if self._is_loading():
-            self.schedule(key, LOADING_DELAY_MS, operation)
+            self.schedule(key, LOADING_RETRY_MS, operation)
             return
         self._handles.pop(key, None)
         try:

@@ -41,7 +41,7 @@ class NotificationFollower:
         self._apply = apply
         self._clock = clock
         self._last_applied = -1
-        self._updating: asyncio.Task[None] | None = None
+        self._update_task: asyncio.Task[None] | None = None
         self._must_update_again = False
 
     async def start(self) -> None:
@@ -51,16 +51,16 @@ class NotificationFollower:
         self._last_applied = max(map(self._number, names), default=-1)
 
     async def catch_up(self) -> None:
-        """Apply the notifications that exist now. Without a connection to the store, this returns
-        after a short time."""
+        """Apply the notifications that exist now. Waits for at most `MAX_CATCH_UP_S` seconds, for
+        example while the store is not connected."""
         self._on_change(None)
-        assert self._updating is not None
-        await asyncio.wait((self._updating,), timeout=MAX_CATCH_UP_S)
+        assert self._update_task is not None
+        await asyncio.wait((self._update_task,), timeout=MAX_CATCH_UP_S)
 
     async def stop(self) -> None:
-        if self._updating is not None:
-            self._updating.cancel()
-            await asyncio.gather(self._updating, return_exceptions=True)
+        if self._update_task is not None:
+            self._update_task.cancel()
+            await asyncio.gather(self._update_task, return_exceptions=True)
 
     def _number(self, name: str) -> int:
         """Return the sequence number of a notification, or -1 if its name has none."""
@@ -68,10 +68,10 @@ class NotificationFollower:
         return int(digits) if digits.isdecimal() else -1
 
     def _on_change(self, event: WatchEvent | None) -> None:
-        if self._updating is not None and not self._updating.done():
+        if self._update_task is not None and not self._update_task.done():
             self._must_update_again = True
         else:
-            self._updating = asyncio.get_running_loop().create_task(self._update())
+            self._update_task = asyncio.get_running_loop().create_task(self._update())
 
     async def _update(self) -> None:
         while True:
@@ -95,7 +95,7 @@ class NotificationFollower:
             except (NoNode, MalformedNode) as error:
                 logger.warning("Ignoring a change notification: %s", error)
             self._last_applied = self._number(name)
-        # A removed notification is a change as well, and needs no further look at the others.
+        # Deleting a notification also fires the watch. There is nothing new then, and no purge.
         if new_names:
             await self._purge(names)
 

@@ -25,8 +25,8 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """`protected_listener` is the listener between brokers, if there are others. The bounds of the
-    broker do not apply to it."""
+    """`protected_listener` is the inter-broker listener, if the broker has other listeners. The
+    bounds of the broker do not apply to it."""
 
     broker: Bounds = NO_BOUNDS
     listeners: Mapping[str, Bounds] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class ConnectionLimits:
         self._broker_meter.bound = settings.broker.max_rate
 
     def set_ip_rate(self, address: str, rate: float | None) -> None:
-        """Set the new connections per second of an address, or of every address that has no rate if
-        `address` is DEFAULT. None removes the rate."""
+        """Set the maximum rate of new connections per second of an address. If `address` is
+        DEFAULT, the rate applies to every address that has none. None removes the rate."""
         if rate is None:
             self._ip_rates.pop(address, None)
         else:
@@ -80,7 +80,7 @@ class ConnectionLimits:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether a connection of the protected listener exceeds the limit of the broker. A
+        """Whether a connection of the protected listener exceeds the limit of the broker. Then a
         connection of another listener must be closed."""
         return self.count > self._settings.broker.max_connections
 
@@ -92,7 +92,8 @@ class ConnectionLimits:
         return max((meter.throttle(now_ms) for meter in meters), default=0) / 1000
 
     def admit(self, listener: str, address: str, now_ms: int) -> Refusal | None:
-        """Count a new connection, or return why it is refused."""
+        """Count a new connection, or return why it is refused. A connection that exceeds
+        `max.connections.per.ip` still counts for the rates of the broker and the listener."""
         delay_ms = self._throttle_ip(address, now_ms)
         if delay_ms:
             return Refusal("connection_creation_rate", delay_ms / 1000)
@@ -116,7 +117,7 @@ class ConnectionLimits:
             del self._by_ip[address]
 
     def expire(self, now_ms: int) -> None:
-        """Remove the rates of addresses that did not connect within the window."""
+        """Remove the meters of addresses that did not connect within the window."""
         for address in [address for address, meter in self._ip_meters.items() if meter.is_idle(now_ms)]:
             del self._ip_meters[address]
 

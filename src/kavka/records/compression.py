@@ -3,8 +3,9 @@
 - gzip: RFC 1952, with one or more members.
 - snappy: xerial framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian
   length and raw snappy). Raw snappy, which some older clients send, can also be read.
-- lz4: LZ4 frames. Clients of magic 0 included the magic number in the checksum of the frame
-  header. Decompression accepts both checksums; `broken_lz4` writes the checksum of magic 0.
+- lz4: LZ4 frames. With message format 0, clients include the magic number of the frame in the
+  checksum of the frame header, which is wrong (KAFKA-3160). Decompression accepts both checksums;
+  `broken_lz4` writes the wrong one.
 - zstd: plain frames, magic 2 only.
 """
 
@@ -60,8 +61,8 @@ def codec_name(codec: int) -> str:
 
 
 def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: bool = False) -> bytes:
-    """Return `data` compressed. `broken_lz4` writes the lz4 header checksum that clients of magic 0
-    expect. Raises UNSUPPORTED_COMPRESSION_TYPE for an unknown codec."""
+    """Return `data` compressed. `broken_lz4` writes the lz4 header checksum that clients expect
+    with message format 0. Raises UNSUPPORTED_COMPRESSION_TYPE for an unknown codec."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -78,7 +79,7 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
     """Return `data` decompressed. Raises DecompressedTooLarge if the result exceeds `max_size`
     bytes, CORRUPT_MESSAGE if the data is malformed, and UNSUPPORTED_COMPRESSION_TYPE for an unknown
-    codec. The memory use never exceeds `max_size` by much."""
+    codec. Allocates about twice `max_size` at most."""
     decoder = _DECODERS.get(codec)
     if decoder is None:
         raise _unknown_codec(codec)
@@ -102,7 +103,7 @@ def _check_blocks(name: str, count: int) -> None:
         raise corrupt(f"{name}: more than {MAX_BLOCKS} blocks")
 
 
-def _as_is(data: Buffer, max_size: int) -> bytes:
+def _decompress_none(data: Buffer, max_size: int) -> bytes:
     if len(data) > max_size:
         raise _too_large(max_size)
     return bytes(data)
@@ -124,7 +125,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
             if not chunk:
                 raise corrupt("gzip: the stream is incomplete")
             try:
-                # zlib grows its output buffer from 16 KB and does not allocate the limit at once.
+                # zlib grows its output buffer in steps and does not allocate the limit at once.
                 piece = unpacker.decompress(chunk, remaining + 1)
             except zlib.error as error:
                 raise corrupt(f"gzip: {error}") from None
@@ -232,8 +233,8 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     if size <= header_end:
         raise corrupt("lz4: the frame header is incomplete")
     checksum = view[header_end]
-    correct = _header_checksum(bytes(view[4:header_end]))
-    if checksum not in (correct, _header_checksum(bytes(view[:header_end]))):
+    expected_checksum = _header_checksum(bytes(view[4:header_end]))
+    if checksum not in (expected_checksum, _header_checksum(bytes(view[:header_end]))):
         raise corrupt("lz4: the checksum of the frame header is wrong")
 
     block_trailer = 4 if flags & 16 else 0
@@ -247,13 +248,13 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
         pos += 4
         if length == 0:
             break
-        packed = length < 0x80000000
+        is_compressed = length < 0x80000000
         length &= 0x7FFFFFFF
         if length > max_block_bytes or length + block_trailer > size - pos:
             raise corrupt(f"lz4: a block has the invalid length {length}; {size - pos} bytes remain")
-        blocks.append((pos, length, packed))
+        blocks.append((pos, length, is_compressed))
         _check_blocks("lz4", len(blocks))
-        bound += min(max_block_bytes, length * _LZ4_MAX_RATIO) if packed else length
+        bound += min(max_block_bytes, length * _LZ4_MAX_RATIO) if is_compressed else length
         pos += length + block_trailer
     if flags & 0x34 == 0x20:
         return _decompress_lz4_blocks(view, blocks, max_block_bytes, max_size)
@@ -261,8 +262,8 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     end = pos + (4 if flags & 4 else 0)
     frame = (
         bytes(view[:end])
-        if checksum == correct
-        else b"".join((view[:header_end], bytes((correct,)), view[header_end + 1 : end]))
+        if checksum == expected_checksum
+        else b"".join((view[:header_end], bytes((expected_checksum,)), view[header_end + 1 : end]))
     )
     return _decompress_into(cramjam.lz4.decompress_into, "lz4", frame, bound, max_size)
 
@@ -273,22 +274,22 @@ def _decompress_lz4_blocks(
     """Decompress independent blocks without checksums, which Kafka's clients write."""
     pieces: list[bytes] = []
     remaining = max_size
-    for pos, length, packed in blocks:
+    for pos, length, is_compressed in blocks:
         piece = view[pos : pos + length]
-        if packed:
+        if is_compressed:
             limit = min(max_block_bytes, length * _LZ4_MAX_RATIO)
             out = bytearray(limit)
             try:
                 written = cramjam.lz4.decompress_block_into(piece, out, output_len=limit)
             except cramjam.DecompressionError as error:
                 raise corrupt(f"lz4: {error}") from None
-            unpacked = bytes(memoryview(out)[:written])
+            decompressed = bytes(memoryview(out)[:written])
         else:
-            unpacked = bytes(piece)
-        remaining -= len(unpacked)
+            decompressed = bytes(piece)
+        remaining -= len(decompressed)
         if remaining < 0:
             raise _too_large(max_size)
-        pieces.append(unpacked)
+        pieces.append(decompressed)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -317,22 +318,22 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
         single_segment = descriptor & 0x20
         pos += 1 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
         size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-        content = int.from_bytes(view[pos : pos + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+        content_size = int.from_bytes(view[pos : pos + size_bytes], "little") + (256 if size_bytes == 2 else 0)
         pos += size_bytes
-        frame = 0
-        last = 0
-        while not last:
+        frame_bound = 0
+        is_last = 0
+        while not is_last:
             if size - pos < 3:
                 raise corrupt("zstd: the frame is incomplete")
             header = int.from_bytes(view[pos : pos + 3], "little")
-            last = header & 1
+            is_last = header & 1
             block_type = header >> 1 & 3
             length = header >> 3
             pos += 3 + (1 if block_type == 1 else length)
-            frame += min(length, _ZSTD_BLOCK) if block_type < 2 else _ZSTD_BLOCK
+            frame_bound += min(length, _ZSTD_BLOCK) if block_type < 2 else _ZSTD_BLOCK
             count += 1
             _check_blocks("zstd", count)
-        bound += min(frame, content) if size_bytes else frame
+        bound += min(frame_bound, content_size) if size_bytes else frame_bound
         pos += 4 if descriptor & 4 else 0
     return bound
 
@@ -340,8 +341,8 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
 def _decompress_into(
     unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
 ) -> bytes:
-    """Decompress into a buffer of `bound` or `max_size + 1` bytes, whichever is smaller. The
-    decoder stops at the end of the buffer. Unused pages of the buffer occupy no memory."""
+    """Decompress into a buffer of `bound` or `max_size + 1` bytes, whichever is smaller. `bound` is
+    the maximum decompressed size. The decoder stops at the end of the buffer."""
     out = bytearray(min(bound, max_size + 1))
     try:
         written = unpack(data, out)
@@ -378,7 +379,7 @@ _LZ4_FRAME_HEADERS = (
 )
 
 _DECODERS: dict[int, Callable[[Buffer, int], bytes]] = {
-    NONE: _as_is,
+    NONE: _decompress_none,
     GZIP: _decompress_gzip,
     SNAPPY: _decompress_snappy,
     LZ4: _decompress_lz4,

@@ -218,7 +218,7 @@ class ReplicaFetcher:
             topics=session.take_changed(settings.fetch_max_bytes),
             forgotten_topics_data=session.take_forgotten(),
         )
-        connection.send_to(request, api_version, in_flight, settings.socket_timeout_s)
+        connection.send_with_handler(request, api_version, in_flight, settings.socket_timeout_s)
 
     # ---- responses
 

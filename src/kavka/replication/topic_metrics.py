@@ -30,11 +30,11 @@ class TopicMetrics:
             registry.counter("kavka_topic_messages_in_total", "Records appended by producers", label),
             registry.counter(
                 "kavka_topic_messages_out_total",
-                "Records sent to consumers, by their offsets; estimated for partial reads far from the log end",
+                "Records sent to consumers, counted by offsets; estimated for partial reads far from the log end",
                 label,
             ),
-            registry.counter("kavka_topic_failed_produce_requests_total", "Refused appends", label),
-            registry.counter("kavka_topic_failed_fetch_requests_total", "Refused reads", label),
+            registry.counter("kavka_topic_failed_produce_requests_total", "Failed appends, one per partition", label),
+            registry.counter("kavka_topic_failed_fetch_requests_total", "Failed reads, one per partition", label),
         )
         self._topics: dict[str, TopicCounters] = {}
 

@@ -17,8 +17,8 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class _Named(IntEnum):
-    """An enum whose members have a name in Kafka's spelling: `Describe_Configs` is
-    DescribeConfigs."""
+    """An enum whose members have a `text` in Kafka's spelling: DESCRIBE_CONFIGS has
+    `DescribeConfigs`."""
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ class ResourcePattern(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """One entry: who may, or may not, perform which operation from which host."""
+    """An access control entry: allows or denies a principal to perform an operation from a host."""
 
     principal: str
     host: str
@@ -90,7 +90,8 @@ NO_ACLS: Acls = frozenset()
 RESOURCE_TYPES = tuple(ResourceType)[2:]
 PATTERN_TYPES = (PatternType.LITERAL, PatternType.PREFIXED)
 
-# The operations that each type of resource has.
+# The operations that each type of resource supports. Responses report these as authorized
+# operations.
 OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -140,7 +141,7 @@ class PatternFilter(NamedTuple):
         return self.name.startswith(pattern.name)
 
     def exact_patterns(self) -> list[ResourcePattern] | None:
-        """Return the only patterns that can match, or None if any pattern may match."""
+        """Return the only patterns that can match, or None if they cannot be listed."""
         if self.name is None or self.pattern_type is PatternType.MATCH:
             return None
         types = RESOURCE_TYPES if self.resource_type is ResourceType.ANY else (self.resource_type,)
@@ -190,7 +191,7 @@ def acls_from_members(members: dict[str, Any]) -> Acls:
     """Return the entries in the JSON members of a znode. Raises ValueError."""
     rows = members.get("acls")
     if members.get("version") != 1 or not isinstance(rows, list):
-        raise ValueError("no ACLs of version 1")
+        raise ValueError("not a list of ACLs of version 1")
     return frozenset(_acl(row) for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Which data directories of a broker are online, and which partitions are unavailable."""
+"""Which log directories of a broker are online, and which partitions are unavailable."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class DirHealth:
-    """The state of the data directories, and the partitions that are unavailable because of it.
+    """The state of the log directories, and the partitions that are unavailable because of it.
 
-    A directory that fails with an I/O error is offline until the next start, and so are its
+    A directory that fails (`is_dir_failure`) is offline until the next start, and so are its
     partitions. A full disk is not a directory failure: only the requests that write fail. A
     partition whose folder cannot be opened is unreadable, but its directory stays online.
 
     After a failure, `release(dir)` closes the logs of the directory and returns their partitions,
-    then `on_failure(dir, partitions)` is called. Only the loop thread may call the methods, except
-    for `open`, `check_ids` and `write_ids`, which are called while the broker starts.
+    then `on_failure(dir, partitions)` is called. After the broker has opened its logs, only the
+    loop thread may call the methods.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DirHealth:
         return [log_dir for log_dir in self._dirs if log_dir.online]
 
     @property
-    def is_complete(self) -> bool:
+    def all_online(self) -> bool:
         """Whether all directories are online."""
         return all(log_dir.online for log_dir in self._dirs)
 
@@ -105,10 +105,11 @@ class DirHealth:
         return partition in self._offline or partition in self._unreadable
 
     def check_available(self, partition: TopicPartition, is_new: bool) -> None:
-        """Raise KAFKA_STORAGE_ERROR if the log of the partition may exist but is unavailable."""
+        """Raise KAFKA_STORAGE_ERROR if the log of the partition may exist but is unavailable. If
+        `is_new`, this broker never had a log of the partition."""
         if partition in self._unreadable:
             raise storage_error(f"Cannot open the log of {partition}: {self._unreadable[partition][1]}.")
-        if partition in self._offline or (not is_new and not self.is_complete):
+        if partition in self._offline or (not is_new and not self.all_online):
             raise storage_error(f"The log of {partition} may be in a log directory that is offline.")
 
     # --- changes
@@ -135,7 +136,8 @@ class DirHealth:
             logger.warning("Action %s failed in log directory %s: %s", action, log_dir.path, error)
 
     def report_for_log(self, log: Log, log_dir: LogDir, error: BaseException) -> None:
-        """Take the directory of a log offline after a directory failure."""
+        """Take the directory of a log offline after a directory failure. Ignores an error for a
+        path that is no longer the path of the log."""
         cause = os_error(error)
         if isinstance(cause, FileNotFoundError) and cause.filename is not None:
             # A worker thread may use the previous path of a log whose folder was renamed in the

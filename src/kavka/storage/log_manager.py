@@ -257,7 +257,7 @@ class LogManager:
             exists = partition in self._logs or self._health.is_offline(partition)
             if exists or self._placement.is_reserved(partition) or not counts:
                 continue
-            if is_new or self._health.is_complete:
+            if is_new or self._health.all_online:
                 log_dir = self._placement.reserve(partition, counts)
                 folders.append((str(log_dir.path / str(partition)), topic_id))
         return (lambda: create_folders(folders)) if folders else None

@@ -40,10 +40,10 @@ class LogSegments(Sequence[LogSegment]):
     """The segments of one log and their files. `active` is the last segment.
 
     A log has at least one segment, except while it is loaded or fully truncated.
-    `has_unsynced_dir_entries` is True if files were created, renamed or removed since the last
-    fsync of the folder. `pending_deletions` are the files that are removed after
-    `file.delete.delay.ms`; after a crash, opening the log removes them. Only the thread that owns
-    the log may call the methods.
+    `has_unsynced_dir_entries` is True if segments were created, replaced or truncated since the
+    last fsync of the folder. Deletions by retention do not set it. `pending_deletions` are the
+    files that are removed after `file.delete.delay.ms`; after a crash, opening the log removes
+    them. Only the thread that owns the log may call the methods.
     """
 
     __slots__ = (
@@ -92,8 +92,8 @@ class LogSegments(Sequence[LogSegment]):
         return bisect_right(self._bases, offset) - 1
 
     def from_offset(self, offset: int) -> list[LogSegment]:
-        """Return the segment that contains `offset`, or the first segment if none does, and all
-        segments after it."""
+        """Return the last segment that begins at or before `offset`, or else the first segment, and
+        all segments after it."""
         return self._items[max(0, self.floor_index(offset)) :]
 
     def between(self, start: int, end: int) -> list[LogSegment]:
@@ -108,12 +108,12 @@ class LogSegments(Sequence[LogSegment]):
 
     def add(self, segment: LogSegment) -> None:
         """Insert a segment, in place of any segment with the same base offset."""
-        n = bisect_left(self._bases, segment.base_offset)
-        if n < len(self._bases) and self._bases[n] == segment.base_offset:
-            self._items[n] = segment
+        index = bisect_left(self._bases, segment.base_offset)
+        if index < len(self._bases) and self._bases[index] == segment.base_offset:
+            self._items[index] = segment
         else:
-            self._bases.insert(n, segment.base_offset)
-            self._items.insert(n, segment)
+            self._bases.insert(index, segment.base_offset)
+            self._items.insert(index, segment)
         self.active = self._items[-1]
 
     def create(self, base_offset: int) -> LogSegment:
@@ -125,8 +125,8 @@ class LogSegments(Sequence[LogSegment]):
 
     def remove(self, segment: LogSegment) -> None:
         """Remove a segment from the log, but not its files."""
-        n = self._items.index(segment)
-        del self._bases[n], self._items[n]
+        index = self._items.index(segment)
+        del self._bases[index], self._items[index]
         if self._items:
             self.active = self._items[-1]
 

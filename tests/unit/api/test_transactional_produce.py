@@ -176,11 +176,11 @@ def test_a_coordinator_on_another_broker_verifies_the_partitions(
     broker.node.resign(STATE)
     verifications = []
 
-    async def admit(*args: Any) -> frozenset[TopicPartition]:
+    async def add_or_verify(*args: Any) -> frozenset[TopicPartition]:
         verifications.append(args)
         return frozenset({B})
 
-    monkeypatch.setattr(broker.node.channel, "admit", admit)
+    monkeypatch.setattr(broker.node.channel, "add_or_verify", add_or_verify)
     response = broker.node.run(broker.start(broker.request(producer, A, B)))
     assert codes(response) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
     assert verifications == [(5, ID, producer.producer_id, 0, [A, B], True)]
@@ -284,4 +284,4 @@ def test_an_error_of_the_coordinator_is_set_for_every_partition_to_verify(broker
     broker.init()
     assert broker.send(broker.request(producer, A, B)) == [ErrorCode.INVALID_PRODUCER_EPOCH] * 2
     with pytest.raises(KafkaError):
-        broker.node.transactions.admit("another", producer.producer_id, 0, [A], add=True)
+        broker.node.transactions.add_or_verify("another", producer.producer_id, 0, [A], add=True)

@@ -1,4 +1,4 @@
-"""Markers and admissions between brokers: batching and results."""
+"""Markers and verifications between brokers: batching and results."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_every_partition_gets_a_code_for_any_response(respond, code):
 def test_admit_returns_partitions_not_in_transaction():
     async def body(channel: RemoteTransactions) -> None:
         missing, other = await asyncio.gather(
-            channel.admit(1, "t", 7, 0, [A0, A1], False), channel.admit(1, "u", 8, 0, [B0], True)
+            channel.add_or_verify(1, "t", 7, 0, [A0, A1], False), channel.add_or_verify(1, "u", 8, 0, [B0], True)
         )
         assert missing == {A1}
         assert other == frozenset()
@@ -155,7 +155,9 @@ def test_admit_returns_partitions_not_in_transaction():
 
 def test_same_transaction_twice_is_sent_in_two_requests():
     async def body(channel: RemoteTransactions) -> None:
-        await asyncio.gather(channel.admit(1, "t", 7, 0, [A0], False), channel.admit(1, "t", 7, 0, [A1], False))
+        await asyncio.gather(
+            channel.add_or_verify(1, "t", 7, 0, [A0], False), channel.add_or_verify(1, "t", 7, 0, [A1], False)
+        )
 
     peers = run(body, admitted)
     assert [len(request.transactions) for _, request in peers.requests] == [1, 1]
@@ -177,7 +179,7 @@ def test_same_transaction_twice_is_sent_in_two_requests():
 def test_other_responses_raise_error(respond, code):
     async def body(channel: RemoteTransactions) -> None:
         with pytest.raises(KafkaError) as raised:
-            await channel.admit(1, "t", 7, 0, [A0], False)
+            await channel.add_or_verify(1, "t", 7, 0, [A0], False)
         assert raised.value.code is code
 
     run(body, respond)
@@ -189,7 +191,7 @@ def test_error_explains_why_other_partitions_were_not_attempted():
 
     async def body(channel: RemoteTransactions) -> None:
         with pytest.raises(KafkaError) as raised:
-            await channel.admit(1, "t", 7, 0, [A0, A1], True)
+            await channel.add_or_verify(1, "t", 7, 0, [A0, A1], True)
         assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(body, lambda request: admitted(request, **codes))

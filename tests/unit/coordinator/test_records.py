@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` in all versions of Kafka's layout."""
+"""The records of `__consumer_offsets` in all versions of Kafka's formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_commit_is_written_as_key_version_1_and_value_version_4() -> None:
 
 @pytest.mark.parametrize("metadata", ["", "a", "x" * 126, "x" * 127, "x" * 128, "é" * 5000])
 @pytest.mark.parametrize("topic_id", [ID, UUID(int=0)])
-def test_records_survive_a_round_trip(metadata: str, topic_id: UUID) -> None:
+def test_offset_records_survive_a_round_trip(metadata: str, topic_id: UUID) -> None:
     record = OffsetRecord("größe", "t", 0, CommittedOffset(2**62, -1, metadata, 2**41, -1, topic_id))
     key, value = encode(record)
     assert value is not None
@@ -48,7 +48,7 @@ def test_a_commit_with_a_retention_time_is_written_as_value_version_1() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_of_a_commit_is_read(version: int) -> None:
+def test_every_version_of_an_offset_commit_is_read(version: int) -> None:
     value = OffsetCommitValue(offset=5, metadata="m", commit_timestamp=9)
     key = b"\x00\x00" + OffsetCommitKey(group="g", topic="t", partition=1).to_bytes(0)
     decoded = decode(key, version.to_bytes(2, "big") + value.to_bytes(version))
@@ -56,7 +56,7 @@ def test_every_version_of_a_commit_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_of_a_group_is_read(version: int) -> None:
+def test_every_version_of_group_metadata_is_read(version: int) -> None:
     value = GroupMetadataValue(
         protocol_type="consumer",
         generation=3,
@@ -69,7 +69,7 @@ def test_every_version_of_a_group_is_read(version: int) -> None:
     assert decoded == GroupRecord("g", value)
 
 
-def test_a_group_is_written_as_value_version_3() -> None:
+def test_group_metadata_is_written_as_value_version_3() -> None:
     key, value = encode(GroupRecord("g", GroupMetadataValue(protocol_type="consumer", generation=1)))
     assert value is not None
     assert (key[:2], value[:2]) == (b"\x00\x02", b"\x00\x03")

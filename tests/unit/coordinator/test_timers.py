@@ -10,8 +10,8 @@ from kavka.coordinator import timers
 from kavka.coordinator.operations import Outcome
 
 
-def test_timers_that_fire_while_the_shard_is_loaded_run_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "LOADING_DELAY_MS", 1)
+def test_timers_that_fire_while_the_shard_is_loading_run_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "LOADING_RETRY_MS", 1)
 
     async def body() -> None:
         is_loading = True

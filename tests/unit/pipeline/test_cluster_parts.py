@@ -86,7 +86,7 @@ def test_the_state_of_another_application_is_refused(tmp_path: Path) -> None:
     write_layout(tmp_path / "first", {"format": FORMAT})
     assert read_layout(tmp_path / "first") == {"format": FORMAT, "application": "first"}
     (tmp_path / "first").rename(tmp_path / "second")
-    with pytest.raises(StreamsException, match="is of the application first: give a new application"):
+    with pytest.raises(StreamsException, match="belongs to the application first: set a new application"):
         read_layout(tmp_path / "second")
 
 

@@ -37,14 +37,15 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def messages(case: Case, version: int) -> st.SearchStrategy[Any]:
-    """Objects with arbitrary values of the fields of the version, and defaults of the others."""
+    """Return a strategy for messages with arbitrary values in the fields of this version, and
+    defaults in the other fields."""
     return _structs(case, case.schema, version, depth=0)
 
 
 def _structs(case: Case, struct: Struct, version: int, depth: int) -> st.SearchStrategy[Any]:
     cls = case.cls if struct is case.schema else case.nested(struct)
-    present = {f.name: _values(case, f, version, depth) for f in struct.fields if version in f.versions}
-    return st.builds(lambda **arguments: cls(**arguments), **present)
+    fields = {f.name: _values(case, f, version, depth) for f in struct.fields if version in f.versions}
+    return st.builds(lambda **arguments: cls(**arguments), **fields)
 
 
 def _values(case: Case, f: Field, version: int, depth: int) -> st.SearchStrategy[Any]:

@@ -341,7 +341,7 @@ class FakePeers:
     async def send(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
         connection = await self.connection(broker_id, channel)
         future = asyncio.get_running_loop().create_future()
-        connection.send_to(request, connection.version_of(request.API_KEY), future, timeout)
+        connection.send_with_handler(request, connection.version_of(request.API_KEY), future, timeout)
         return await future
 
     def close_channel(self, broker_id: int, channel: str = "") -> None:
@@ -371,7 +371,7 @@ class FakeConnection:
         highest = registry.load()[api_key].max_version
         return highest if max_version is None else min(highest, max_version)
 
-    def send_to(self, request: Any, version: int, handler: Any, timeout: float) -> int:
+    def send_with_handler(self, request: Any, version: int, handler: Any, timeout: float) -> int:
         if self.closed:
             raise Disconnected("closed")
         self._handlers.append(handler)

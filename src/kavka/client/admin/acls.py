@@ -22,7 +22,8 @@ from kavka.security.acls import (
     ResourceType,
 )
 
-# The public names. `kavka.ResourceType` is the type of a resource with settings.
+# The public names. They have the prefix Acl because `kavka.ResourceType` is the type of a config
+# resource.
 AclOperation = Operation
 AclPermission = Permission
 AclResourceType = ResourceType
@@ -55,11 +56,11 @@ class Acls(AdminBase):
     async def describe_acls(
         self, acl_filter: AclFilter | None = None, *, timeout: float | None = None
     ) -> list[AclBinding]:
-        """Return the ACLs that match the filter, all ACLs without a filter, sorted by resource."""
-        selected = acl_filter or AclFilter()
+        """Return the ACLs that match the filter, or all ACLs if it is None, sorted by resource."""
+        effective_filter = acl_filter or AclFilter()
 
         async def attempt() -> list[AclBinding]:
-            response = await self._request(None, DescribeAclsRequest(**_filter_fields(selected)))
+            response = await self._request(None, DescribeAclsRequest(**_filter_fields(effective_filter)))
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             return sorted(
@@ -78,9 +79,9 @@ class Acls(AdminBase):
             request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(key)) for key in keys])
             response = await self._request(None, request)
             for result in response.filter_results:
-                failed = next((match for match in result.matching_acls if match.error_code), None)
-                if failed is not None and not result.error_code:
-                    result.error_code, result.error_message = failed.error_code, failed.error_message
+                failed_match = next((match for match in result.matching_acls if match.error_code), None)
+                if failed_match is not None and not result.error_code:
+                    result.error_code, result.error_message = failed_match.error_code, failed_match.error_message
             removed = [
                 [AclBinding(_pattern(match), _acl(match)) for match in result.matching_acls]
                 for result in response.filter_results
@@ -122,5 +123,5 @@ def _pattern(resource: Any) -> ResourcePattern:
 
 
 def _acl(message: Any) -> Acl:
-    """Return the entry in an AclDescription or a DeleteAclsMatchingAcl."""
+    """Return the access control entry of an AclDescription or a DeleteAclsMatchingAcl."""
     return Acl(message.principal, message.host, Operation.of(message.operation), Permission.of(message.permission_type))

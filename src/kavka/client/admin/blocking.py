@@ -542,7 +542,7 @@ class Admin:
         self._io.run(self._aio.create_acls(acls, timeout=timeout))
 
     def describe_acls(self, acl_filter: AclFilter | None = None, *, timeout: float | None = None) -> list[AclBinding]:
-        """Return the ACLs that match the filter, all ACLs without a filter, sorted by resource."""
+        """Return the ACLs that match the filter, or all ACLs if it is None, sorted by resource."""
         return self._io.run(self._aio.describe_acls(acl_filter, timeout=timeout))
 
     def delete_acls(

@@ -150,10 +150,10 @@ class Consumer(Generic[K, V]):
         return set(self._core.subscriptions.topics)
 
     async def pause(self, partitions: Partitions) -> None:
-        self._open().pause(to_partitions(partitions), True)
+        self._open().set_paused(to_partitions(partitions), True)
 
     async def resume(self, partitions: Partitions) -> None:
-        self._open().pause(to_partitions(partitions), False)
+        self._open().set_paused(to_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
         return {tp for tp, state in self._core.subscriptions.partitions.items() if state.paused}
@@ -232,7 +232,7 @@ class Consumer(Generic[K, V]):
 
     def _seek_to(self, partitions: Partitions, timestamp: int) -> None:
         requested = to_partitions(partitions)
-        self._open().seek_to(requested, timestamp)
+        self._open().seek_to_timestamp(requested, timestamp)
         self._unread.drop(requested or self._core.subscriptions.partitions)
 
     async def position(self, partition: Partition, timeout: float | None = None) -> int:

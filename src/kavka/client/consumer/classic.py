@@ -101,7 +101,7 @@ class ClassicMember(Member):
             )
         return self.identity()
 
-    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
+    def on_request_failed(self, identity: Identity, code: ErrorCode) -> None:
         if identity.generation != self.generation or identity.member_id != self.member_id or self.generation < 0:
             return
         if code in _REMOVED_FROM_GROUP or code == ErrorCode.FENCED_INSTANCE_ID:

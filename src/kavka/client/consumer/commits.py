@@ -1,7 +1,8 @@
 """Commits of a consumer: explicit commits of the application, and automatic commits.
 
 Runs on the event loop. The application's thread may also call `consumed` and `parse_offsets`.
-Asynchronous commits are tasks; the next poll calls their callbacks (`run_callbacks`).
+Asynchronous commits are tasks. The next poll, synchronous commit or close calls their callbacks
+(`run_callbacks`).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _REBALANCE_DELAY_S = 0.1
 
 
 class Commits:
-    """Owns the commits in flight and their pending callbacks. If `auto` is set, consumed positions
-    are committed automatically, the next time at `next_auto`. `ConsumerCore` documents `call_user`,
-    and `Host` in `member.py` documents `request_poll`."""
+    """Owns the commits in flight and their pending callbacks. If `is_auto_commit` is set, polls
+    commit the consumed positions, the next time at `next_auto_commit`. `ConsumerCore` documents
+    `call_user`, and `Host` in `member.py` documents `request_poll`."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class Commits:
         self._is_rebalancing = is_rebalancing
         self._has_group = config["group.id"] is not None
         self._interval = config.seconds("auto.commit.interval.ms")
-        self.auto = self._has_group and config["enable.auto.commit"]
-        self.next_auto = _NEVER
+        self.is_auto_commit = self._has_group and config["enable.auto.commit"]
+        self.next_auto_commit = _NEVER
         self._callbacks: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,8 +81,9 @@ class Commits:
 
     def parse_offsets(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit for the argument of a commit: None (all consumed positions),
-        partitions, or offsets by partition. Raises ValueError for a negative offset, and
-        IllegalState for a partition that is not assigned."""
+        partitions (their consumed positions), or offsets by partition. Raises ValueError for a
+        negative offset, and IllegalState for a partition without an offset that is not
+        assigned."""
         if offsets is None:
             return self.consumed()
         if isinstance(offsets, Mapping):
@@ -105,7 +107,7 @@ class Commits:
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
         self.check_group()
         self._unread.on_commit(offsets)
-        # Earlier commits complete first.
+        # Keep the order of commits, as long as the deadline permits.
         await self.wait_for_pending(deadline)
         await self.run_callbacks()
         await self._coordinator.commit(offsets, deadline)
@@ -128,17 +130,17 @@ class Commits:
 
     def start_auto_commit(self) -> None:
         """Start the interval of automatic commits. Called when partitions are assigned."""
-        if self.auto and self.next_auto == _NEVER:
-            self.next_auto = time.monotonic() + self._interval
+        if self.is_auto_commit and self.next_auto_commit == _NEVER:
+            self.next_auto_commit = time.monotonic() + self._interval
 
     def commit_if_due(self) -> None:
         now = time.monotonic()
-        if now < self.next_auto or not self.auto:
+        if now < self.next_auto_commit or not self.is_auto_commit:
             return
         if self._is_rebalancing():
-            self.next_auto = now + min(self._interval, _REBALANCE_DELAY_S)
+            self.next_auto_commit = now + min(self._interval, _REBALANCE_DELAY_S)
             return
-        self.next_auto = now + self._interval
+        self.next_auto_commit = now + self._interval
         offsets = self.consumed()
         if offsets:
             self._start(offsets, None)

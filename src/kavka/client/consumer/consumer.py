@@ -147,11 +147,11 @@ class Consumer(Generic[K, V]):
         """Make polls return no records of these partitions until `resume`. The group does not
         rebalance."""
         with self._acquire():
-            self._call_on_loop(self._core.pause, to_partitions(partitions), True)
+            self._call_on_loop(self._core.set_paused, to_partitions(partitions), True)
 
     def resume(self, partitions: Partitions) -> None:
         with self._acquire():
-            self._call_on_loop(self._core.pause, to_partitions(partitions), False)
+            self._call_on_loop(self._core.set_paused, to_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
         with self._acquire():
@@ -254,7 +254,7 @@ class Consumer(Generic[K, V]):
     def _seek_to(self, partitions: Partitions, timestamp: int) -> None:
         with self._acquire():
             requested = to_partitions(partitions)
-            self._call_on_loop(self._core.seek_to, requested, timestamp)
+            self._call_on_loop(self._core.seek_to_timestamp, requested, timestamp)
             self._unread.drop(requested or self._core.subscriptions.partitions)
 
     def position(self, partition: Partition, timeout: float | None = None) -> int:

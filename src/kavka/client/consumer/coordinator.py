@@ -36,6 +36,7 @@ from kavka.protocol.primitives import ZERO_UUID, TopMessage
 
 logger = logging.getLogger(__name__)
 
+# Requests to the coordinator have a separate connection, so that they do not wait for fetches.
 CHANNEL = "group"
 # The first versions of OffsetFetch with `require_stable` and with a list of groups, and the first
 # version of OffsetFetch and OffsetCommit with topic ids.
@@ -51,12 +52,12 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 class Identity(NamedTuple):
     """The member that a request names. `generation` is the generation of a classic member, or the
-    epoch of a member of the consumer protocol (`modern`)."""
+    epoch of a member of the consumer protocol (KIP-848)."""
 
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
-    modern: bool = False
+    is_consumer_protocol: bool = False
 
 
 NO_MEMBER = Identity()
@@ -74,12 +75,14 @@ class Membership:
         member may not commit now."""
         return self.identity()
 
-    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
-        """Handle a request with this identity that failed with this error code."""
+    def on_request_failed(self, identity: Identity, code: ErrorCode) -> None:
+        """Called after a commit or a fetch of offsets with this identity failed. The code may mean
+        that the member was fenced or that the group is rebalancing."""
 
 
 class Coordinator:
-    """Owns the id of the group's coordinator. Any task on the event loop may call it."""
+    """Owns the broker id of the group's coordinator. Any task on the event loop may call the
+    methods."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster, metrics: ConsumerMetrics) -> None:
         self.group_id: str | None = config["group.id"]
@@ -90,7 +93,7 @@ class Coordinator:
         self.backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._metrics = metrics
         self._finding = asyncio.Lock()
-        self._stable_only = config["isolation.level"] == "read_committed"
+        self._require_stable = config["isolation.level"] == "read_committed"
 
     # --- discovery
 
@@ -121,8 +124,8 @@ class Coordinator:
         self.node = None
 
     def forget_if_moved(self, code: int) -> bool:
-        """If the error code means that another broker is the coordinator, make the next request
-        look up the coordinator. Returns whether that is the case."""
+        """Make the next request look up the coordinator if the error code is NOT_COORDINATOR or
+        COORDINATOR_NOT_AVAILABLE. Returns whether it is."""
         if code in _COORDINATOR_MOVED:
             self.forget()
             return True
@@ -159,8 +162,8 @@ class Coordinator:
             raise
 
     async def with_retries(self, attempt: Any, deadline: float, operation: str) -> Any:
-        """Return the result of `attempt(timeout)`. Retries after retriable errors; raises
-        KafkaTimeout at the deadline."""
+        """Return the result of `attempt(timeout)`. Retries after retriable errors. Raises
+        KafkaTimeout if the next retry would start after the deadline."""
         failures = 0
         while True:
             remaining = deadline - time.monotonic()
@@ -215,12 +218,12 @@ class Coordinator:
         if code in _FORGET_COORDINATOR:
             self.forget()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        self.membership.on_identity_rejected(identity, code)
+        self.membership.on_request_failed(identity, code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH):
             raise CommitFailed(
                 "the offsets were not committed: this consumer is no longer a member of the group, and its partitions "
-                "may be assigned to other members; poll more often (max.poll.interval.ms) or take fewer records per "
-                "poll (max.poll.records)",
+                "may be assigned to other members; increase max.poll.interval.ms, or process fewer records per poll "
+                "(max.poll.records)",
                 code,
             )
         if code == ErrorCode.STALE_MEMBER_EPOCH:
@@ -254,7 +257,7 @@ class Coordinator:
             by_topic.setdefault(tp.topic, []).append(tp.partition)
         ids = {topic: self._topic_id(topic) for topic in by_topic}
         max_version = None if ZERO_UUID not in ids.values() else MIN_TOPIC_ID_VERSION - 1
-        request = OffsetFetchRequest(require_stable=self._stable_only)
+        request = OffsetFetchRequest(require_stable=self._require_stable)
         api_version = await self.version_of(OffsetFetchRequest.API_KEY, max_version, timeout)
         if api_version >= MIN_GROUP_LIST_VERSION:
             group = OffsetFetchRequestGroup(
@@ -264,7 +267,7 @@ class Coordinator:
                     for topic, indexes in by_topic.items()
                 ],
             )
-            if identity.modern:
+            if identity.is_consumer_protocol:
                 group.member_id, group.member_epoch = identity.member_id, identity.generation
             request.groups = [group]
         else:
@@ -296,9 +299,9 @@ class Coordinator:
         error = error_of(error_code)
         if error.code in _FORGET_COORDINATOR:
             self.forget()
-        if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.modern:
-            self.membership.on_identity_rejected(identity, error.code)
-            raise _retriable_error("the member's epoch has just changed")
+        if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.is_consumer_protocol:
+            self.membership.on_request_failed(identity, error.code)
+            raise _retriable_error(f"the coordinator rejected the member's id or epoch: {error.code.name}")
         raise error
 
     def _topic_id(self, topic: str) -> UUID:
@@ -307,6 +310,8 @@ class Coordinator:
 
 
 def _retriable_error(reason: str) -> KafkaError:
+    """Return an error that makes `with_retries` retry with the member's current identity. The code
+    stands for any retriable code that does not affect the coordinator."""
     return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, reason)
 
 

@@ -1,8 +1,9 @@
 """The consumer's state and logic, shared by the blocking (`consumer.py`) and the asyncio (`aio.py`)
 consumer.
 
-Everything except `on_poll_started` and the `take` methods of the buffer runs on the event loop. A
-poll repeats three steps until it has records or its timeout expires:
+The application's thread calls `on_poll_started`, `unread` and the `take` methods of the buffer,
+sets `in_poll` and `last_poll`, and may read the state. All other changes are made on the event
+loop. A poll repeats three steps until it has records or its timeout expires:
 
 1. If `has_poll_work` is set, call `run_poll_work` on the event loop: raise errors of background
    tasks, run commit callbacks, start the member's tasks (`member.poll`), reset positions that are
@@ -12,9 +13,10 @@ poll repeats three steps until it has records or its timeout expires:
    records, and `request_poll` calls it for work of step 1.
 
 Background tasks never change the assignment and never call functions of the application. They
-submit such work with `run_in_poll`, and the next poll runs it:
+leave such work to the next poll: poll tasks that they submit with `run_in_poll`, fetch errors
+(`_on_fetch_error`), and the callbacks of commits (`Commits.run_callbacks`).
 
-| task | started by | woken by | submits |
+| task | started by | woken by | work for the next poll |
 |---|---|---|---|
 | heartbeats (`classic.py`, `modern.py`) | `member.poll` | its interval, a join | |
 | rebalance, reconciliation (same files) | `member.poll` | responses | revocation, assignment |
@@ -70,7 +72,7 @@ CallUser = Callable[..., Awaitable[Any]]
 # Seconds that a consumer has to leave its group after the application dropped it.
 _ABANDON_TIMEOUT_S = 5.0
 _FATAL_TOPIC_ERRORS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-_CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
+_CLASSIC_PROTOCOL_SETTINGS = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
 
 
 class ConsumerCore:
@@ -90,8 +92,12 @@ class ConsumerCore:
         self.metrics = ConsumerMetrics()
         self.coordinator = Coordinator(config, self.cluster, self.metrics)
         self.interceptors = Interceptors(config["interceptor.classes"], config.originals)
-        self._key, key = make_deserializer("key.deserializer", config["key.deserializer"], config.originals)
-        self._value, value = make_deserializer("value.deserializer", config["value.deserializer"], config.originals)
+        self._key_deserializer, key = make_deserializer(
+            "key.deserializer", config["key.deserializer"], config.originals
+        )
+        self._value_deserializer, value = make_deserializer(
+            "value.deserializer", config["value.deserializer"], config.originals
+        )
         self.buffer = FetchBuffer(key, value, on_room)
         self.unread = Unread()
         self.buffer.in_progress = self.unread.in_progress
@@ -108,7 +114,7 @@ class ConsumerCore:
             config, self.coordinator, self.subscriptions, self.interceptors, self.unread, call_user, self.request_poll,
             self._is_rebalancing,
         )  # fmt: skip
-        self.auto_commit = self.commits.auto
+        self.auto_commit = self.commits.is_auto_commit
         self._default_timeout = config.seconds("default.api.timeout.ms")
         self._exclude_internal = config["exclude.internal.topics"]
         lookup = OffsetLookup(config, self.cluster)
@@ -122,7 +128,7 @@ class ConsumerCore:
         )  # fmt: skip
         self.queries = OffsetQueries(
             self.cluster, self.subscriptions, self.unread, self.positions, lookup, self.fetcher.read_committed,
-            self._raise_failure, self._follow_topics,
+            self._raise_failure, self._update_metadata_topics,
         )  # fmt: skip
         self.member: Member | None = None
         if self.group_id is not None:
@@ -140,10 +146,10 @@ class ConsumerCore:
         await self.cluster.start()
         self.fetcher.start()
         self.cluster.on_update(self._on_metadata)
-        self.cluster.on_rejected(self._on_rejected)
+        self.cluster.on_authentication_failed(self._on_authentication_failed)
 
-    def _on_rejected(self, error: AuthenticationFailed) -> None:
-        # Every attempt to connect fails; one failure is enough for a poll.
+    def _on_authentication_failed(self, error: AuthenticationFailed) -> None:
+        # Every attempt to connect fails again. The next poll raises only one of the errors.
         if not self.closing and not any(isinstance(other, AuthenticationFailed) for other in self._errors):
             self.fail(error)
 
@@ -171,7 +177,7 @@ class ConsumerCore:
             self.commits.cancel()
             await self.cluster.close()
             self.interceptors.close()
-            for deserializer in (self._key, self._value):
+            for deserializer in (self._key_deserializer, self._value_deserializer):
                 close = getattr(deserializer, "close", None)
                 if callable(close):
                     close()
@@ -227,12 +233,13 @@ class ConsumerCore:
             await self.poll_tasks.call_listener(self.call_user(function, set(partitions)))
 
     def on_assignment_changed(self) -> None:
-        self._follow_topics()
+        self._update_metadata_topics()
         self.commits.start_auto_commit()
         self.positions.start()
         self.fetcher.wake()
 
-    def _follow_topics(self) -> None:
+    def _update_metadata_topics(self) -> None:
+        """Request metadata for the subscribed and the assigned topics."""
         subscriptions = self.subscriptions
         self.cluster.all_topics = subscriptions.mode is Mode.PATTERN
         assigned = {tp.topic for tp in subscriptions.partitions}
@@ -265,7 +272,7 @@ class ConsumerCore:
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
         self.metrics.last_poll = now
-        if now >= self.commits.next_auto:
+        if now >= self.commits.next_auto_commit:
             self.has_poll_work = True
 
     async def run_poll_work(self, deadline: float, *, nested: bool = False) -> None:
@@ -338,7 +345,7 @@ class ConsumerCore:
         self._on_subscription()
 
     def _on_subscription(self) -> None:
-        self._follow_topics()
+        self._update_metadata_topics()
         if self.subscriptions.mode is Mode.PATTERN:
             self.cluster.request_update()
         if self.member is not None:
@@ -368,11 +375,11 @@ class ConsumerCore:
         elif self.auto_commit and self.subscriptions.partitions:
             self.commits.commit_async(None)
         self.subscriptions.unsubscribe()
-        self._follow_topics()
+        self._update_metadata_topics()
         self.has_poll_work = True
         self._raise_failure(ignore=(KafkaError,))
 
-    def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+    def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         for state in [self.subscriptions.state(tp) for tp in partitions]:
             state.paused = paused
         if not paused:
@@ -396,7 +403,7 @@ class ConsumerCore:
         self.positions.on_metadata()
         self.fetcher.wake()
 
-    def seek_to(self, partitions: Collection[TopicPartition], timestamp: int) -> None:
+    def seek_to_timestamp(self, partitions: Collection[TopicPartition], timestamp: int) -> None:
         for state in [self.subscriptions.state(tp) for tp in partitions or list(self.subscriptions.partitions)]:
             state.held = False
             state.seek_to_time(timestamp)
@@ -411,7 +418,7 @@ class ConsumerCore:
 
     def enforce_rebalance(self, reason: str | None) -> None:
         if self.member is None or not self.subscriptions.uses_group:
-            raise IllegalState("this consumer has no group to rebalance: it has no subscription")
+            raise IllegalState("this consumer has no group to rebalance: it has no group.id or no subscription")
         self.member.rejoin(reason or "requested by the application")
 
     async def list_topics(self, deadline: float) -> dict[str, list[PartitionMetadata]]:
@@ -428,7 +435,7 @@ class ConsumerCore:
             try:
                 metadata = await self.cluster.topic(topic, max(0.0, deadline - time.monotonic()))
             finally:
-                self._follow_topics()
+                self._update_metadata_topics()
         return list(metadata.partitions)
 
     def all_metrics(self) -> dict[str, float]:
@@ -454,7 +461,7 @@ def _check_config(config: ClientConfig) -> None:
     if config["group.id"] is None and config.is_explicit("enable.auto.commit") and config["enable.auto.commit"]:
         raise ConfigError("enable.auto.commit", "requires a group.id")
     if config["group.protocol"].lower() == "consumer":
-        for name in _CLASSIC_ONLY:
+        for name in _CLASSIC_PROTOCOL_SETTINGS:
             if config.is_explicit(name):
                 raise ConfigError(name, "cannot be set with group.protocol=consumer: the broker sets it")
         return

@@ -214,7 +214,7 @@ class Fetcher:
         fetch = _PendingFetch(self, node, session, requested, api_version, self._now())
         self._in_flight.add(node)
         try:
-            connection.send_to(request, api_version, fetch, self._timeout + self._max_wait / 1000)
+            connection.send_with_handler(request, api_version, fetch, self._timeout + self._max_wait / 1000)
         except KafkaError as error:
             fetch.set_exception(error)
 

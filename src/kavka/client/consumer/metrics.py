@@ -1,4 +1,6 @@
-"""The metrics of a consumer, with Kafka's names."""
+"""The metrics of a consumer. All names follow the pattern of Kafka's fetch metrics
+(`fetch-latency-avg`). Kafka has other names for a few of them: `join-time-avg`, `sync-time-avg`,
+`heartbeat-response-time-max` and `rebalance-rate-per-hour`."""
 
 from __future__ import annotations
 
@@ -8,18 +10,18 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Mean:
+class MeanAndMax:
     """The mean and the maximum of all values."""
 
     count: int = 0
     total: float = 0.0
-    largest: float = 0.0
+    maximum: float = 0.0
 
     def add(self, value: float) -> None:
         self.count += 1
         self.total += value
-        if value > self.largest:
-            self.largest = value
+        if value > self.maximum:
+            self.maximum = value
 
     @property
     def mean(self) -> float:
@@ -27,17 +29,18 @@ class Mean:
 
 
 class ConsumerMetrics:
-    """Owns the counters that the loop updates. The buffer counts consumed records and bytes."""
+    """Owns the counters of a consumer. The application's thread updates `polls` and `last_poll`,
+    the event loop updates the others. The buffer counts consumed records and bytes."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
-        self.fetch_latency = Mean()
-        self.fetch_size = Mean()
-        self.commit_latency = Mean()
-        self.join_latency = Mean()
-        self.sync_latency = Mean()
-        self.heartbeat_latency = Mean()
-        self.rebalance_latency = Mean()
+        self.fetch_latency = MeanAndMax()
+        self.fetch_size = MeanAndMax()
+        self.commit_latency = MeanAndMax()
+        self.join_latency = MeanAndMax()
+        self.sync_latency = MeanAndMax()
+        self.heartbeat_latency = MeanAndMax()
+        self.rebalance_latency = MeanAndMax()
         self.failed_rebalances = 0
         self.last_heartbeat = 0.0
         self.polls = 0
@@ -61,9 +64,9 @@ class ConsumerMetrics:
             yield f"{name}-total", values.count
             yield f"{name}-rate", values.count / max(now - self.started, 0.001)
             yield f"{name}-latency-avg", values.mean * 1000
-            yield f"{name}-latency-max", values.largest * 1000
+            yield f"{name}-latency-max", values.maximum * 1000
         yield "fetch-size-avg", self.fetch_size.mean
-        yield "fetch-size-max", self.fetch_size.largest
+        yield "fetch-size-max", self.fetch_size.maximum
         yield "failed-rebalance-total", self.failed_rebalances
         yield "last-heartbeat-seconds-ago", now - self.last_heartbeat if self.last_heartbeat else -1.0
         yield "last-poll-seconds-ago", now - self.last_poll if self.last_poll else -1.0

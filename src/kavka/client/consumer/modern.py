@@ -74,7 +74,7 @@ class ModernMember(Member):
         self._next_heartbeat = 0.0
 
     def identity(self) -> Identity:
-        return Identity(self.generation, self.member_id, self.instance_id, modern=self.generation > 0)
+        return Identity(self.generation, self.member_id, self.instance_id, is_consumer_protocol=self.generation > 0)
 
     def commit_identity(self) -> Identity:
         if not self.host.subscriptions.uses_group:
@@ -86,8 +86,8 @@ class ModernMember(Member):
             )
         return self.identity()
 
-    def on_identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
-        if identity.modern and identity.generation == self.generation and code in _FENCED:
+    def on_request_failed(self, identity: Identity, code: ErrorCode) -> None:
+        if identity.is_consumer_protocol and identity.generation == self.generation and code in _FENCED:
             self._fence(f"a request failed with {code.name}")
 
     @property

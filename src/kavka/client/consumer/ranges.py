@@ -23,13 +23,13 @@ T = TypeVar("T")
 def read_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all records from `start` up to, but not including, `end`, in the form of
-    `Consumer.poll_arrow`. See `_range` for the use of the consumer."""
+    """Yield all records from `start` up to, but not including, `end`, as `Consumer.poll_arrow`
+    returns them. See `_take_range` for the assignment of the consumer, and for errors."""
 
     def take(buffer: FetchBuffer, position: int) -> Columns | None:
         return buffer.take_columns(end - position)
 
-    for columns in _range(consumer, partition, start, end, timeout, take):
+    for columns in _take_range(consumer, partition, start, end, timeout, take):
         batch = _truncate_at(record_batch(columns), end)
         if batch.num_rows:
             yield batch
@@ -44,10 +44,10 @@ def batch_range(
     def take(buffer: FetchBuffer, position: int) -> list[WholeBatch] | None:
         return buffer.take_batches(end, MAX_COLUMNS_SIZE)
 
-    return _range(consumer, partition, start, end, timeout, take)
+    return _take_range(consumer, partition, start, end, timeout, take)
 
 
-def _range(
+def _take_range(
     consumer: Consumer,
     partition: TopicPartition,
     start: int,
@@ -58,9 +58,10 @@ def _range(
     """Yield the results of `take` until the position reaches `end`.
 
     Assigns the partition to the consumer, and unassigns it at the end of the iteration, so that the
-    consumer can read another range. Skips offsets without a record (compacted, markers, aborted).
-    Raises KafkaTimeout if the position does not advance for `timeout` seconds. With
-    auto.offset.reset=none, raises OffsetOutOfRange if the position is not in the log."""
+    consumer can read another range. Skips offsets without records: compacted records, transaction
+    markers and, with isolation.level=read_committed, aborted records. Raises KafkaTimeout if the
+    position does not advance for `timeout` seconds. With auto.offset.reset=none, raises
+    OffsetOutOfRange if the position is not in the log."""
     consumer.assign([partition])
     try:
         consumer.seek(partition, start)

@@ -320,7 +320,7 @@ class Sender:
                 for batch in batches:
                     self._complete(batch, -1, -1)
             else:
-                connection.send_to(request, api_version, pending_request, self._request_timeout_ms / 1000)
+                connection.send_with_handler(request, api_version, pending_request, self._request_timeout_ms / 1000)
         except KafkaError as error:
             for batch in batches:
                 self._handle_error(batch, error.code, str(error), is_not_stored=not batch.attempts)

@@ -14,7 +14,7 @@ from kavka.console.auth import Role
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Context, check_confirmation, check_seen, fingerprint
 from kavka.console.errors import Refused, reason
-from kavka.console.pages.topics import MAX_PARTITIONS, TopicRow, row_of, topic_address
+from kavka.console.pages.topics import MAX_PARTITIONS, TopicRow, row_of, topic_path
 from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.state import Partition, Sample, Topic
 from kavka.console.views import Pager, View, page
@@ -113,7 +113,7 @@ async def empty_topic(
         raise Refused(f"partition {leaderless[0]} has no leader; nothing was done", 409)
     await context.admin.delete_records({TopicPartition(topic, p.id): ALL_RECORDS for p in current.partitions})
     context.cluster.mark_stale()
-    return Done(f"{topic} is empty", topic_address(context, topic))
+    return Done(f"{topic} is empty", topic_path(context, topic))
 
 
 @action("/topics/{topic}/partitions", "Add partitions to a topic")
@@ -132,7 +132,7 @@ async def add_partitions(
     await context.cluster.wait_until(
         lambda sample: topic in sample.topics and len(sample.topics[topic].partitions) >= total
     )
-    return Done(f"{topic} has {total} partitions", topic_address(context, topic))
+    return Done(f"{topic} has {total} partitions", topic_path(context, topic))
 
 
 @action("/topics/{topic}/elect", "Elect the preferred replicas as leaders")
@@ -158,9 +158,9 @@ async def elect_preferred(
             409,
         )
     if not elected:
-        return Done("The preferred replicas lead already", topic_address(context, topic))
+        return Done("The preferred replicas lead already", topic_path(context, topic))
     verb = "leader was" if len(elected) == 1 else "leaders were"
-    return Done(f"{len(elected)} {verb} elected", topic_address(context, topic))
+    return Done(f"{len(elected)} {verb} elected", topic_path(context, topic))
 
 
 @page("/topics/{topic}", "Topic", tab="Partitions")

@@ -21,7 +21,7 @@ from kavka.console.context import Context, check_seen, fingerprint
 from kavka.console.errors import Refused
 from kavka.console.moves import parse_replicas, propose
 from kavka.console.pages.topic import fresh_topic
-from kavka.console.pages.topics import topic_address
+from kavka.console.pages.topics import topic_path
 from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.state import Topic
 from kavka.console.views import View, page
@@ -155,7 +155,7 @@ async def move_partitions(
         await context.admin.throttle_replication(throttle, in_progress, target, current)
     await context.admin.alter_partition_reassignments(target)
     cluster.mark_stale()
-    return Done(f"the reassignment of {_count(target)} has started", topic_address(context, topic) + "/move")
+    return Done(f"the reassignment of {_count(target)} has started", topic_path(context, topic) + "/move")
 
 
 @action("/topics/{topic}/moves/cancel", "Cancel the reassignments of a topic", role=Role.ADMIN)
@@ -167,7 +167,7 @@ async def cancel_moves(context: Context, topic: str) -> Done:
         raise Refused("no reassignment is in progress", 409)
     await context.admin.alter_partition_reassignments(dict.fromkeys(in_progress))
     context.cluster.mark_stale()
-    return Done(f"the reassignment of {_count(in_progress)} was cancelled", topic_address(context, topic) + "/move")
+    return Done(f"the reassignment of {_count(in_progress)} was cancelled", topic_path(context, topic) + "/move")
 
 
 def _count(partitions: Collection[TopicPartition]) -> str:

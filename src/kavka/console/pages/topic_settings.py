@@ -11,7 +11,7 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.console.auth import Role
 from kavka.console.context import Context, fingerprint
 from kavka.console.entries import Setting, checked_change, settings
-from kavka.console.pages.topics import topic_address
+from kavka.console.pages.topics import topic_path
 from kavka.console.registry import Done, action, query
 from kavka.console.views import View, page
 
@@ -37,7 +37,7 @@ async def change_topic_setting(
     await context.admin.incremental_alter_configs({ConfigResource.topic(topic): [change]})
     context.cluster.mark_stale()
     message = f"{name} was reset" if reset else f"{name} is {value}"
-    return Done(message, f"{topic_address(context, topic)}/settings")
+    return Done(message, f"{topic_path(context, topic)}/settings")
 
 
 @page("/topics/{topic}/settings", "Settings", tab="Settings")

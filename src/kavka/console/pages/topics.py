@@ -20,7 +20,7 @@ from kavka.console.state import Topic
 from kavka.console.views import Pager, View, page
 
 MAX_PARTITIONS = 100_000
-OFTEN_SET = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "max.message.bytes")
+COMMON_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "max.message.bytes")
 HEALTHS = ("offline", "under-replicated", "healthy")
 
 
@@ -62,7 +62,7 @@ def row_of(cluster: ClusterHandle, topic: Topic) -> TopicRow:
     )
 
 
-ORDERS: dict[str, Callable[[TopicRow], Any]] = {
+SORT_KEYS: dict[str, Callable[[TopicRow], Any]] = {
     "name": lambda row: row.name,
     "partitions": lambda row: row.partitions,
     "replication": lambda row: row.replication,
@@ -84,9 +84,9 @@ async def list_topics(
     ] = "name",
 ) -> list[TopicRow]:
     sample = await context.cluster.state()
-    order = ORDERS.get(sort.removeprefix("-"))
-    if order is None:
-        raise Refused(f"sort must be one of {', '.join(ORDERS)}, not '{sort[:60]}'", field="sort")
+    sort_key = SORT_KEYS.get(sort.removeprefix("-"))
+    if sort_key is None:
+        raise Refused(f"sort must be one of {', '.join(SORT_KEYS)}, not '{sort[:60]}'", field="sort")
     pattern = search.strip().lower()
     rows = [
         row_of(context.cluster, topic)
@@ -95,7 +95,7 @@ async def list_topics(
         and pattern in topic.name.lower()
         and (not health or topic.health == health or (health == "under-replicated" and topic.under_replicated))
     ]
-    return sorted(rows, key=order, reverse=sort.startswith("-"))
+    return sorted(rows, key=sort_key, reverse=sort.startswith("-"))
 
 
 @action("/topics/create", "Create a topic")
@@ -111,10 +111,10 @@ async def create_topic(
     await context.cluster.wait_until(lambda sample: name.strip() in sample.topics)
     count = next(iter(created.values())).num_partitions
     suffix = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
-    return Done(f"{name.strip()} was created{suffix}", topic_address(context, name.strip()))
+    return Done(f"{name.strip()} was created{suffix}", topic_path(context, name.strip()))
 
 
-def topic_address(context: Context, topic: str) -> str:
+def topic_path(context: Context, topic: str) -> str:
     return f"/c/{context.cluster.name}/topics/{quote(topic, safe='')}"
 
 
@@ -127,8 +127,8 @@ async def topics_page(view: View) -> Response:
         "topics.html",
         pager=Pager(view, rows),
         sort=sort,
-        hidden=sum(t.internal for t in sample.topics.values()) if not view.flag("internal") else 0,
-        often=[TOPIC_CONFIGS.keys[name] for name in OFTEN_SET],
+        hidden_internal_topics=sum(t.internal for t in sample.topics.values()) if not view.flag("internal") else 0,
+        common_settings=[TOPIC_CONFIGS.keys[name] for name in COMMON_SETTINGS],
         may_create=view.context.user.role >= Role.OPERATE,
         brokers=len(sample.nodes),
     )

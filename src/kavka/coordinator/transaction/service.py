@@ -40,7 +40,7 @@ class ProducerIds(Protocol):
 class TransactionChannel(MarkerChannel, Protocol):
     """The connection to the coordinators and partition leaders on other brokers."""
 
-    def admit(
+    def add_or_verify(
         self,
         broker_id: int,
         transactional_id: str,
@@ -49,8 +49,8 @@ class TransactionChannel(MarkerChannel, Protocol):
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> Awaitable[frozenset[TopicPartition]]:
-        """Call `TransactionCoordinator.admit` on another broker with AddPartitionsToTxn, which has
-        `verify_only` set unless `add` is true."""
+        """Call `TransactionCoordinator.add_or_verify` on another broker with AddPartitionsToTxn,
+        which has `verify_only` set unless `add` is true."""
 
 
 class TransactionCoordinator:
@@ -227,7 +227,7 @@ class TransactionCoordinator:
         )
         return missing
 
-    def admit(
+    def add_or_verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, add: bool
     ) -> frozenset[TopicPartition] | Awaitable[frozenset[TopicPartition]]:
         """Return the partitions that are not in the producer's transaction, or an awaitable of
@@ -237,7 +237,7 @@ class TransactionCoordinator:
         """
         leader = self.topic.leader_of(transactional_id)
         if leader is not None and leader != self._broker_id and self.channel is not None:
-            return self.channel.admit(leader, transactional_id, producer_id, epoch, partitions, add)
+            return self.channel.add_or_verify(leader, transactional_id, producer_id, epoch, partitions, add)
         if not add:
             return self.missing_partitions(transactional_id, producer_id, epoch, partitions)
         result: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = self.add_partitions(

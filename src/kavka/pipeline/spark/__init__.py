@@ -10,7 +10,7 @@
         .load()
     )
 
-The options and columns are those of Spark's own `format("kafka")`; `docs/pipeline.md` has them all.
+The options and columns are those of Spark's own `format("kafka")`; `docs/pipeline.md` lists them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ def register(spark: SparkSession) -> SparkSession:
         from kavka.pipeline.spark.source import KavkaDataSource
     except ImportError as error:
         raise ImportError("the pipeline needs pyspark and pyarrow: pip install 'kavka[pipeline]'") from error
-    # The interpreter of Spark's Python workers. The default is any `python3`.
+    # Spark's Python workers need the packages of this interpreter. Spark's default is the first
+    # `python3` in the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark.dataSource.register(KavkaDataSource)
-    _hide_secrets(spark)
+    _redact_secrets(spark)
     return spark
 
 
-def _hide_secrets(spark: SparkSession) -> None:
-    """Let Spark redact secret options in plans. By default it redacts passwords and tokens, but not
-    private keys."""
+def _redact_secrets(spark: SparkSession) -> None:
+    """Make Spark redact secret options in query plans. By default it redacts passwords and tokens,
+    but not private keys."""
     patterns = spark.conf.get(_REDACTION, "(?i)url") or ""
     if _SECRET_OPTIONS not in patterns:
         spark.conf.set(_REDACTION, f"{patterns}|{_SECRET_OPTIONS}" if patterns else _SECRET_OPTIONS)

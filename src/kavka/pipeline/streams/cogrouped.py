@@ -69,7 +69,7 @@ class _CogroupedStream:
             raise TopologyException("streams that are grouped together must be of one StreamsBuilder")
         store_name = materialized.store_name or builder.new_store_name(_AGGREGATE)
         materialized = materialized.or_serdes(first.key_serde, None)
-        parents = [grouped.partitioned_by_key(store_name) for grouped, _ in self.streams]
+        parents = [grouped.repartition_if_needed(store_name) for grouped, _ in self.streams]
         builder.topology.copartition(*parents)
         base = None if named is None else named.name
         names = []

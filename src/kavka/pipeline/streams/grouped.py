@@ -35,7 +35,9 @@ TABLE_AGGREGATE, TABLE_REDUCE = "KTABLE-AGGREGATE-", "KTABLE-REDUCE-"
 
 
 class AggregateTable(NamedTuple):
-    """`key_serde` is that of the table, `grace` how long after its end a window may change."""
+    """A table of aggregates to add to a topology. `key_serde` is the serde of the table's keys.
+    `grace` is the time after the end of a window in which the window may change, or None without
+    windows."""
 
     store: StoreBuilder
     step: AggregateStep
@@ -52,7 +54,7 @@ class AggregateTable(NamedTuple):
 
 
 def table_options(*options: Materialized | Named | None) -> tuple[Materialized, Named | None]:
-    """The options of a table, in any order."""
+    """Return the options of a table, which may be in any order."""
     return first_of(Materialized, *options) or Materialized(), first_of(Named, *options)
 
 
@@ -64,6 +66,9 @@ def aggregate_table(
     final: bool = False,
     of_table: bool = False,
 ) -> AggregateTable:
+    """Return the table with the store `name`. With `final`, a window is forwarded once, when it
+    closes. With `of_table`, the values of a table are aggregated instead of the records of a
+    stream."""
     key_serde = materialized.key_serde
     step = AggregateStep(name, aggregation, windows, final, of_table)
     if windows is None:
@@ -90,29 +95,30 @@ def aggregate_table(
 
 
 def _retention(name: str, retention: int | None, windows: Windows, final: bool) -> int:
-    """The retention of a store of windows: the user's, or the shortest."""
+    """Return the retention of a window or session store: `retention`, or the default if it is None.
+    Raises TopologyException if `retention` is too short."""
     if isinstance(windows, SessionWindows):
-        # The store must have a session that ends at the last moment before it is late, when it
-        # closes.
-        shortest = windows.inactivity_gap + windows.grace + final
-        if retention is not None and retention < shortest:
+        # A session that ended gap + grace ago is still open. With `final`, the store must contain
+        # it until it closes, one millisecond later.
+        default = windows.inactivity_gap + windows.grace + final
+        if retention is not None and retention < default:
             raise TopologyException(
-                f"The retention period of the session store {name} must be no smaller than {shortest}"
+                f"The retention period of the session store {name} must be no smaller than {default}"
             )
     else:
-        shortest = windows.grace + windows.size * (2 if isinstance(windows, SlidingWindows) else 1)
+        default = windows.grace + windows.size * (2 if isinstance(windows, SlidingWindows) else 1)
         if retention is not None and retention < windows.size + windows.grace:
             raise TopologyException(
                 f"The retention period of the window store {name} must be no smaller than its window size plus the "
                 f"grace period. Got size=[{windows.size}], grace=[{windows.grace}], retention=[{retention}]"
             )
-    return shortest if retention is None else retention
+    return default if retention is None else retention
 
 
 def aggregation_of(
     initializer: Callable[[], Any] | Total, aggregator: Callable[..., Any] | None, merger: Any = None
 ) -> Aggregation:
-    """The aggregation of the arguments of `aggregate`."""
+    """Return the aggregation for the arguments of `aggregate`."""
     if isinstance(initializer, Total):
         return total_of(initializer)
     if not callable(initializer) or not callable(aggregator):
@@ -122,7 +128,7 @@ def aggregation_of(
 
 @dataclass(frozen=True, eq=False)
 class _GroupedStream:
-    """A stream grouped by key. `name` is the user's, for the repartition topic."""
+    """A stream grouped by key. `name` is the name in `Grouped`, for the repartition topic."""
 
     stream: KStream
     key_serde: Serde | None
@@ -132,7 +138,8 @@ class _GroupedStream:
     final: bool = False
 
     def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        # Kafka's `count` takes another number if the store has no name.
+        # Kafka's `count` with a Materialized without a store name generates an unused name. This
+        # does the same, so that later nodes have the same names as in Kafka.
         if isinstance(materialized, Materialized) and materialized.store_name is None:
             self.stream.builder.new_store_name(AGGREGATE)
         return self._table(AGGREGATE, COUNT, materialized, named)
@@ -148,11 +155,12 @@ class _GroupedStream:
         named: Named | None = None,
     ) -> KTable:
         """`aggregator(key, value, aggregate)` returns the new aggregate. Instead of both functions,
-        `sum_of`, `min_of` or `max_of` an expression."""
+        the caller may pass `sum_of`, `min_of` or `max_of` of an expression."""
         return self._table(AGGREGATE, aggregation_of(initializer, aggregator), materialized, named)
 
-    def partitioned_by_key(self, store: str) -> str:
-        """The node after which all records of a key are in the same task."""
+    def repartition_if_needed(self, store: str) -> str:
+        """Return the name of the node after which all records of a key are in the same task. Adds a
+        repartition topic if the keys may have changed."""
         if not self.stream.needs_repartition:
             return self.stream.name
         return self.stream.repartitioned(self.name or store, self.key_serde, self.value_serde).name
@@ -166,7 +174,7 @@ class _GroupedStream:
         materialized = materialized.or_serdes(self.key_serde, aggregation.value_serde)
         table = aggregate_table(store_name, materialized, aggregation, self.windows, self.final)
         name = builder.new_name(prefix, named)
-        return table.add_to(builder, name, self.partitioned_by_key(store_name))
+        return table.add_to(builder, name, self.repartition_if_needed(store_name))
 
 
 class KGroupedStream(_GroupedStream):
@@ -203,7 +211,7 @@ class SessionWindowedKStream(_GroupedStream):
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        """`merger(key, aggregate, aggregate)` combines the aggregates of two sessions."""
+        """`merger(key, first, second)` combines the aggregates of two sessions."""
         aggregation = aggregation_of(initializer, aggregator, merger)
         if aggregation.merger is None:
             raise TopologyException("an aggregate of sessions needs a merger")

@@ -1,19 +1,19 @@
-"""`topology.json`: which task has which stores in an application's state. No Spark.
+"""`topology.json`: the stores and tasks of an application's state. Needs no Spark session.
 
-The file lies beside the checkpoint. Its first version is written before the first micro-batch. A
-later start fits its plan to the file: state belongs to the name of a store, so a sub-topology
-continues with the tasks that have its stores, whatever its other nodes are. A topology that adds
-stores or sub-topologies extends the file. One that removes a store, changes its kind, or combines
-or divides tasks is refused, because Spark's groups cannot be renamed.
+The file is in the same folder as the checkpoint, and is first written before the first micro-batch.
+A later start adapts its plan to the file. State belongs to the name of a store: a sub-topology gets
+the tasks that have its stores, even if its other nodes have changed. A topology that adds stores or
+sub-topologies extends the file. A topology that removes a store, changes the type of a store, or
+merges or splits tasks is rejected, because Spark cannot change the keys of existing state.
 
-    format       3
-    application  the application's id, which is also the name of the folder
-    id           of this state: names its folders on the disks of executors
-    width        partitions of Spark's shuffle
-    patterns     by source: the partitions that its topics had
-    sources      of the query: "records", and "global" for global tables
-    tasks        by sub-topology: its stores, the topics it reads, the keys of its tasks by
-                 partition
+    format       the version of this format, 3
+    application  the application.id, which is also the name of the folder
+    id           a random id of this state, in the names of its folders on the disks of executors
+    width        the number of partitions of Spark's shuffle
+    patterns     for each source node with a pattern: the highest partition count of its topics
+    sources      the sources of the query: "records", and "global" for global tables
+    tasks        for each stateful sub-topology: its stores, the topics that it reads, and the key
+                 of each task in the order of the partitions
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kavka.pipeline.streams.topology import Subtopology, Topology
 
 FORMAT = 3
 _FILE = "topology.json"
-_RESET = "give a new application.id, or run kafka-streams-application-reset and clean_up() to rebuild the state"
+_RESET = "set a new application.id, or run kafka-streams-application-reset and clean_up() to rebuild the state"
 
 Layout = Mapping[str, Any]
 
@@ -45,10 +45,10 @@ def read_layout(folder: AnyPath) -> Layout | None:
     except ValueError as error:
         raise StreamsException(f"{_FILE} in {folder} cannot be read: {error}; {_RESET}") from None
     if layout.get("format") != FORMAT:
-        raise StreamsException(f"an earlier version of Kavka wrote the state in {folder}: {_RESET}")
+        raise StreamsException(f"another version of Kavka wrote the state in {folder}: {_RESET}")
     owner = layout.get("application", folder.name)
     if owner != folder.name:
-        raise StreamsException(f"the state in {folder} is of the application {owner}: {_RESET}")
+        raise StreamsException(f"the state in {folder} belongs to the application {owner}: {_RESET}")
     return layout
 
 
@@ -58,16 +58,17 @@ def write_layout(folder: AnyPath, layout: Layout) -> None:
 
 
 def fit(topology: Topology, plan: Plan, stored: Layout | None) -> tuple[Plan, Layout]:
-    """The plan with the tasks that have the state of its stores, and the layout to write."""
+    """Return the plan with the tasks that have the state of its stores, and the layout to write.
+    Raises StreamsException if the topology does not match the stored layout."""
     sources = ["records", "global"] if plan.globals else ["records"]
     try:
-        entries = {} if stored is None else _matches(topology, plan, stored)
+        entries = {} if stored is None else _stored_entries(topology, plan, stored)
         if stored is not None and stored["sources"] != sources:
-            raise StreamsException("it gains its first global table, or loses its last")
+            raise StreamsException("the first global table was added, or the last was removed")
         if stored is not None and bool(stored["tasks"]) != bool(plan.tasks):
-            raise StreamsException("it gains its first store, or loses its last")
+            raise StreamsException("the first store was added, or the last was removed")
     except StreamsException as error:
-        raise StreamsException(f"the state is of another topology: {error}; {_RESET}") from None
+        raise StreamsException(f"the topology does not match the stored state: {error}; {_RESET}") from None
     tasks: list[TaskSlot] = []
     used = set() if stored is None else {key for entry in stored["tasks"] for key in entry["keys"]}
     for sub in plan.stateful:
@@ -88,7 +89,7 @@ def fit(topology: Topology, plan: Plan, stored: Layout | None) -> tuple[Plan, La
 
 def _entry(topology: Topology, plan: Plan, sub: Subtopology) -> dict[str, Any]:
     return {
-        "stores": {name: _kind(topology, name) for name in (*sub.stores, *topology.global_stores)},
+        "stores": {name: _store_type(topology, name) for name in (*sub.stores, *topology.global_stores)},
         "topics": _topics(sub),
         "keys": [task.key for task in plan.tasks if task.sub == sub.id],
     }
@@ -102,36 +103,38 @@ def _topics(sub: Subtopology) -> list[str]:
     return sorted(source.subscription() for source in sub.sources)
 
 
-def _kind(topology: Topology, store: str) -> list[Any]:
+def _store_type(topology: Topology, store: str) -> list[Any]:
     builder = topology.stores[store]
     return [builder.kind, builder.timestamped, builder.window_size, builder.duplicates]
 
 
-def _matches(topology: Topology, plan: Plan, stored: Layout) -> dict[int, dict[str, Any]]:
-    """By sub-topology: the entry of its tasks. A sub-topology with only new stores has none."""
+def _stored_entries(topology: Topology, plan: Plan, stored: Layout) -> dict[int, dict[str, Any]]:
+    """Return the stored entry of each sub-topology, by id. A sub-topology with only new stores has
+    no entry. Raises StreamsException."""
     global_stores = set(topology.global_stores)
     matches: dict[int, dict[str, Any]] = {}
     for entry in stored["tasks"]:
         stores = set(entry["stores"]) - global_stores
-        for name, kind in entry["stores"].items():
+        for name, stored_type in entry["stores"].items():
             if name not in topology.stores:
-                raise StreamsException(f"it has no store {name}")
-            if kind != _kind(topology, name):
-                raise StreamsException(f"the store {name} was {kind} and is {_kind(topology, name)}")
+                raise StreamsException(f"the store {name} was removed")
+            store_type = _store_type(topology, name)
+            if stored_type != store_type:
+                raise StreamsException(f"the type of the store {name} changed from {stored_type} to {store_type}")
         subs = [sub for sub in plan.stateful if stores & set(sub.stores)]
         if not stores:
             subs = [sub for sub in plan.stateful if not sub.stores and entry["topics"] == _topics(sub)]
         if len(subs) > 1:
-            raise StreamsException(f"the stores {', '.join(sorted(stores))} are no longer in one sub-topology")
+            raise StreamsException(f"the stores {', '.join(sorted(stores))} are now in several sub-topologies")
         for sub in subs:
             if sub.id in matches:
                 names = sorted({*stores, *matches[sub.id]["stores"]})
-                raise StreamsException(f"the stores {', '.join(names)} were in two sub-topologies and are in one")
+                raise StreamsException(f"the stores {', '.join(names)} of two sub-topologies are now in one")
             count = _task_count(plan, sub)
             if count != len(entry["keys"]):
                 raise StreamsException(
-                    f"the stores {', '.join(sorted(stores))} are in {len(entry['keys'])} tasks, and the topics "
-                    f"{', '.join(entry['topics'])} have {count} partitions"
+                    f"the state of {', '.join(sorted(stores))} has {len(entry['keys'])} tasks, but the topics "
+                    f"{', '.join(entry['topics'])} now have {count} partitions"
                 )
             matches[sub.id] = entry
     return matches

@@ -31,7 +31,7 @@ class FakeConnection:
             raise self.version_error
         return self.version if max_version is None else min(self.version, max_version)
 
-    def send_to(self, request: FetchRequest, version: int, handler: Any, timeout: float) -> int:
+    def send_with_handler(self, request: FetchRequest, version: int, handler: Any, timeout: float) -> int:
         if self.send_error is not None:
             raise self.send_error
         self.sent.append((request, handler))

@@ -157,7 +157,7 @@ def test_replaced_static_member_keeps_its_id(code: ErrorCode, keeps_id: bool, so
             if source == "heartbeat":
                 await member._heartbeat()
             else:
-                member.on_identity_rejected(member.identity(), code)
+                member.on_request_failed(member.identity(), code)
             # With its id the member is fenced again; without it, it would replace the new instance.
             assert (member.generation, member.member_id) == (-1, "m" if keeps_id else "")
 

@@ -85,7 +85,7 @@ def test_failed_commit_of_a_consumer_without_membership_keeps_its_partitions() -
             await core.assign([TP("t", 0)])
             member = core.member
             assert isinstance(member, ModernMember)
-            member.on_identity_rejected(Identity(), ErrorCode.UNKNOWN_MEMBER_ID)
+            member.on_request_failed(Identity(), ErrorCode.UNKNOWN_MEMBER_ID)
             assert member.state is MemberState.UNJOINED
             assert not core.subscriptions.partitions[TP("t", 0)].held
 

@@ -141,7 +141,7 @@ class FakeConnection:
         version = self.cluster.broker.produce_version
         return version if max_version is None else min(version, max_version)
 
-    def send_to(self, request: ProduceRequest, version: int, call: Any, timeout: float) -> int:
+    def send_with_handler(self, request: ProduceRequest, version: int, call: Any, timeout: float) -> int:
         assert not self.closed
         # Decode a copy, which later changes to the batch do not affect.
         copied = ProduceRequest.decode(memoryview(bytearray(request.to_bytes(version))), 0, version)[0]

@@ -39,8 +39,8 @@ class Gate:
 class Connection(FakeConnection):
     cluster: Cluster
 
-    def send_to(self, request: Any, version: int, call: Any, timeout: float) -> int:
-        super().send_to(request, version, call, timeout)
+    def send_with_handler(self, request: Any, version: int, call: Any, timeout: float) -> int:
+        super().send_with_handler(request, version, call, timeout)
         self.cluster.respond()
         return 0
 

@@ -88,7 +88,7 @@ class Channel:
     def write_markers(self, broker_id: int, marker: Any, partitions: list[TopicPartition], done: Any) -> None:
         self.sent.append((broker_id, marker, list(partitions), done))
 
-    def admit(self, *args: Any) -> Any:
+    def add_or_verify(self, *args: Any) -> Any:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
 
 

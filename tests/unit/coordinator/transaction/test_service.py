@@ -375,15 +375,15 @@ def test_committed_offsets_take_effect_when_their_group_coordinator_is_loaded(no
     assert committed is not None and committed.offset == 5
 
 
-# ---- admit
+# ---- add_or_verify
 
 
 def test_admit_adds_a_partition_at_once(node: Node) -> None:
     producer = init(node)
-    admit = node.transactions.admit
-    assert admit(ID, producer.producer_id, producer.epoch, [A], add=False) == {A}
-    assert admit(ID, producer.producer_id, producer.epoch, [A], add=True) == frozenset()
-    assert admit(ID, producer.producer_id, producer.epoch, [A, B], add=False) == {B}
+    add_or_verify = node.transactions.add_or_verify
+    assert add_or_verify(ID, producer.producer_id, producer.epoch, [A], add=False) == {A}
+    assert add_or_verify(ID, producer.producer_id, producer.epoch, [A], add=True) == frozenset()
+    assert add_or_verify(ID, producer.producer_id, producer.epoch, [A, B], add=False) == {B}
     node.restart(STATE)
     assert node.state(ID) == "Ongoing", "the partition is in the log"
 
@@ -393,13 +393,13 @@ def test_admit_waits_until_the_added_partition_is_committed(tmp_path: Path) -> N
     node.lead(STATE, flush_messages=1)
     producer = init(node)
     node.hold(STATE)
-    response = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
-    repeated = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
-    admission = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=False)
-    for outcome in (response, repeated, admission):
+    response = node.transactions.add_or_verify(ID, producer.producer_id, producer.epoch, [A], add=True)
+    repeated = node.transactions.add_or_verify(ID, producer.producer_id, producer.epoch, [A], add=True)
+    verification = node.transactions.add_or_verify(ID, producer.producer_id, producer.epoch, [A], add=False)
+    for outcome in (response, repeated, verification):
         assert not outcome.done()  # type: ignore[union-attr]
     node.release(STATE)
-    for outcome in (response, repeated, admission):
+    for outcome in (response, repeated, verification):
         assert outcome.result() == frozenset()  # type: ignore[union-attr]
 
 
@@ -408,7 +408,7 @@ def test_a_fenced_producer_is_not_admitted(node: Node) -> None:
     init(node)
     for adds in (True, False):
         with pytest.raises(KafkaError) as raised:
-            node.transactions.admit(ID, fenced.producer_id, fenced.epoch, [A], add=adds)
+            node.transactions.add_or_verify(ID, fenced.producer_id, fenced.epoch, [A], add=adds)
         assert raised.value.code is ErrorCode.PRODUCER_FENCED
 
 

@@ -457,15 +457,16 @@ def test_a_topology_that_the_state_does_not_fit_is_refused(tmp_path: Path) -> No
     assert read_layout(folder) is None
     start("counts")
     start("counts")
-    with pytest.raises(StreamsException, match="topology: it has no store counts; give a new"):
+    with pytest.raises(StreamsException, match="state: the store counts was removed; set a new"):
         start("others")
-    with pytest.raises(StreamsException, match="the stores counts are in 2 tasks, and the topics in have 3 partitions"):
+    message = "the state of counts has 2 tasks, but the topics in now have 3 partitions"
+    with pytest.raises(StreamsException, match=message):
         start("counts", 3)
     (folder / "topology.json").write_text("{")
     with pytest.raises(StreamsException, match="cannot be read"):
         read_layout(folder)
     (folder / "topology.json").write_text('{"digest": "x", "width": 2}')
-    with pytest.raises(StreamsException, match=r"earlier version.*kafka-streams-application-reset"):
+    with pytest.raises(StreamsException, match=r"another version.*kafka-streams-application-reset"):
         read_layout(folder)
 
 

@@ -69,8 +69,8 @@ class Handle:
         return self.log
 
 
-def started(topology: Topology, folder: Path) -> Plan:
-    """The plan of a start, which also writes the layout."""
+def start(topology: Topology, folder: Path) -> Plan:
+    """Write the layout, as the start of an application does, and return the plan."""
     plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1))
     plan, layout = fit(topology, plan, read_layout(folder))
     write_layout(folder, layout)
@@ -78,11 +78,12 @@ def started(topology: Topology, folder: Path) -> Plan:
 
 
 def run(
-    topology: Topology, plan: Plan, handle: Handle, folder: Path, records: list[tuple[Any, ...]], run: str = "run"
+    topology: Topology, plan: Plan, handle: Handle, folder: Path, records: list[tuple[Any, ...]], run_id: str = "run"
 ) -> list[Any]:
-    """One micro-batch of a new process: the records of topic `in`, and what the task sends."""
+    """Process a micro-batch without the cached tasks of earlier micro-batches, and return the
+    records that the task sends. The input records are (topic, key, value, timestamp)."""
     workers._running.clear()
-    job = workers.Job(topology, SETTINGS, plan, {}, run, False, "id", folder)
+    job = workers.Job(topology, SETTINGS, plan, {}, run_id, False, "id", folder)
     processor = workers.TaskProcessor(job)
     processor.init(handle)  # type: ignore[arg-type]
     rows = [(topic, 0, number, *record, ()) for number, (topic, *record) in enumerate(records)]
@@ -93,13 +94,14 @@ def run(
 
 
 def restores(folder: Path) -> int:
-    """How often the state on disk was restored from Spark's."""
+    """Return how often the state on disk was restored from Spark's state."""
     (state,) = (state for path, state in workers._states.items() if path.is_relative_to(folder))
     return state.restores
 
 
-class Both:
-    """Keeps each value in `left` and its capitals in `right`, and sends what both had before."""
+class UpdateBoth:
+    """Puts each value into `left`, and in upper case into `right`, and forwards the previous values
+    of both stores."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -113,7 +115,8 @@ class Both:
 
 
 def two_stores(*order: str) -> Topology:
-    topology = Topology().add_source("source", "in").add_processor("both", Both, "source").add_sink("s", "out", "both")
+    topology = Topology().add_source("source", "in").add_processor("both", UpdateBoth, "source")
+    topology.add_sink("sink", "out", "both")
     for name in order:
         supplier = Stores.persistent_key_value_store(name)
         topology.add_state_store(Stores.key_value_store_builder(supplier, Serdes.String(), Serdes.String()))
@@ -127,17 +130,17 @@ def values(sent: list[Any]) -> list[bytes]:
 def test_state_belongs_to_the_name_of_a_store_in_whatever_order_stores_are_connected(tmp_path: Path) -> None:
     handle = Handle()
     first, second = two_stores("left", "right"), two_stores("right", "left")
-    assert values(run(first, started(first, tmp_path), handle, tmp_path, [("in", b"k", b"a", 1)])) == [b"None None"]
+    assert values(run(first, start(first, tmp_path), handle, tmp_path, [("in", b"k", b"a", 1)])) == [b"None None"]
     for number, topology in enumerate((second, first, second)):
         record = ("in", b"k", "bcd"[number].encode(), 2)
         before = "abc"[number]
-        sent = run(topology, started(topology, tmp_path), handle, tmp_path, [record])
+        sent = run(topology, start(topology, tmp_path), handle, tmp_path, [record])
         assert values(sent) == [f"{before} {before.upper()}".encode()]
 
 
-def test_a_lost_disk_is_restored_from_the_log(tmp_path: Path) -> None:
+def test_state_on_a_lost_disk_is_restored_from_the_log(tmp_path: Path) -> None:
     topology, handle = two_stores("left", "right"), Handle()
-    plan = started(topology, tmp_path / "one")
+    plan = start(topology, tmp_path / "one")
     for number in range(5):
         run(topology, plan, handle, tmp_path / "one", [("in", b"k%d" % number, b"a", 1), ("in", b"k", b"b", 1)])
     assert restores(tmp_path / "one") == 0
@@ -149,9 +152,9 @@ def test_a_lost_disk_is_restored_from_the_log(tmp_path: Path) -> None:
     assert restores(tmp_path / "one") == 1
 
 
-def test_a_micro_batch_that_spark_did_not_commit_leaves_nothing(tmp_path: Path) -> None:
+def test_a_micro_batch_that_spark_did_not_commit_leaves_no_changes(tmp_path: Path) -> None:
     topology, handle = two_stores("left", "right"), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
     committed = handle.meta.value, dict(handle.log)
     for value in (b"lost", b"lost too"):
@@ -166,9 +169,9 @@ def test_a_micro_batch_that_spark_did_not_commit_leaves_nothing(tmp_path: Path) 
     assert restores(tmp_path) == 0
 
 
-def test_a_micro_batch_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_micro_batch_that_fails_leaves_no_changes(tmp_path: Path) -> None:
     topology, handle = two_stores("left", "right"), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
     with pytest.raises(AttributeError):
         run(topology, plan, handle, tmp_path, [("in", b"k", b"lost", 2), ("in", b"k", None, 2)])
@@ -176,9 +179,9 @@ def test_a_micro_batch_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert restores(tmp_path) == 0
 
 
-def test_the_log_is_cleaned_while_most_of_it_is_dead(tmp_path: Path) -> None:
+def test_the_log_is_cleaned_while_most_of_its_entries_are_obsolete(tmp_path: Path) -> None:
     topology, handle = two_stores("left", "right"), Handle()
-    plan = started(topology, tmp_path / "one")
+    plan = start(topology, tmp_path / "one")
     value = b"x" * 200_000
     for number in range(40):
         run(topology, plan, handle, tmp_path / "one", [("in", b"k%d" % (number % 3), value + b"%d" % number, 1)])
@@ -201,34 +204,36 @@ def test_edits_that_keep_the_stores_keep_the_state(tmp_path: Path) -> None:
         return builder.build()
 
     first, handle = topology(False), Handle()
-    plan = started(first, tmp_path)
+    plan = start(first, tmp_path)
     run(first, plan, handle, tmp_path, [("in", b"k", b"a", 1), ("in", b"k", b"a", 1)])
     second = topology(True)
-    edited = started(second, tmp_path)
+    edited = start(second, tmp_path)
     assert len(edited.tasks) == 2
     task = next(task for task in edited.tasks if task.key == plan.tasks[0].key)
     assert [sub.stores for sub in edited.stateful if sub.id == task.sub] == [("counts",)]
     sent = run(second, replace(edited, tasks=(task,)), handle, tmp_path, [("in", b"k", b"b", 2)], "next")
     assert [(record[0], record[2]) for record in sent] == [("branch", b"b"), ("out", b"3")]
-    with pytest.raises(StreamsException, match="it has no store others"):
-        started(first, tmp_path)
+    with pytest.raises(StreamsException, match="the store others was removed"):
+        start(first, tmp_path)
 
 
-def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stores_of_the_dsl_and_global_stores_are_restored_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     builder = StreamsBuilder()
     table, names = builder.table("users"), builder.global_table("names")
     stream = builder.stream("in").join(table, lambda value, user: f"{value} {user}")
     stream.join(names, lambda key, value: key, lambda value, name: f"{value} {name}").to("out")
     topology, handle = builder.build(), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("users", b"k", b"user", 1), ("names", b"k", b"name", 1)])
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     assert values(run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 2)])) == [b"a user name"]
     assert not caplog.records
 
 
-class Evil:
-    """An object that another program may leave in a state."""
+class MaliciousPickle:
+    """Creates a file when it is unpickled. Another program could leave it in the state."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -237,10 +242,10 @@ class Evil:
         return Path.touch, (self._path,)
 
 
-def test_the_meta_data_of_a_task_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
+def test_the_metadata_of_a_task_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     topology, handle, mark = two_stores("left", "right"), Handle(), tmp_path / "mark"
-    plan = started(topology, tmp_path)
-    handle.meta.update((pickle.dumps((b"token", 0, (), Evil(mark))),))
+    plan = start(topology, tmp_path)
+    handle.meta.update((pickle.dumps((b"token", 0, (), MaliciousPickle(mark))),))
     with pytest.raises(StreamsException, match=r"plain data.*clean_up\(\)"):
         run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
     assert not mark.exists()
@@ -254,9 +259,9 @@ def outer_join(value_serde: Serde | None = None) -> Topology:
     windows = JoinWindows.of_time_difference_with_no_grace(10)
     value_serde = value_serde or Serdes.Long()
     consumed = Consumed.with_(Serdes.String(), value_serde)
-    how = StreamJoined.with_(Serdes.String(), value_serde, Serdes.String())
+    joined = StreamJoined.with_(Serdes.String(), value_serde, Serdes.String())
     left, right = builder.stream("in", consumed), builder.stream("other")
-    left.outer_join(right, lambda left, right: f"{left} {right}", windows, how).to("out")
+    left.outer_join(right, lambda left, right: f"{left} {right}", windows, joined).to("out")
     return builder.build()
 
 
@@ -273,9 +278,9 @@ def pending(handle: Handle) -> dict[bytes, bytes]:
     return {key: value for key, value in logged.items() if value is not None}
 
 
-def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_path: Path) -> None:
+def test_pending_records_of_an_outer_join_are_stored_as_bytes_of_their_serdes(tmp_path: Path) -> None:
     topology, handle = outer_join(), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     records = [("in", b"k", long(1), 5), ("in", b"k", long(2), 5), ("other", b"q", b"x", 6)]
     assert not run(topology, plan, handle, tmp_path, records)
     assert sorted(map(pickle.loads, pending(handle).values())) == [
@@ -287,20 +292,20 @@ def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_
     assert [record[1] for record in sent] == [b"k", b"k", b"q"]
 
 
-def test_pending_records_of_a_serde_that_makes_bytearrays_are_read(tmp_path: Path) -> None:
+def test_pending_records_whose_serializer_returns_bytearrays_are_read(tmp_path: Path) -> None:
     serde = Serdes.serde_from(lambda number: bytearray(long(number)), int.from_bytes, "long")
     topology, handle = outer_join(serde), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("in", b"k", long(1), 5)])
     assert values(run(topology, plan, handle, tmp_path, [("in", b"z", long(3), 100)])) == [b"1 None"]
 
 
 def test_a_state_is_read_while_the_task_runs(tmp_path: Path) -> None:
     topology, handle = two_stores("left", "right"), Handle()
-    plan = started(topology, tmp_path)
+    plan = start(topology, tmp_path)
     run(topology, plan, handle, tmp_path, [("in", b"k", b"a", 1)])
     (folder,) = (path for path in workers._states if path.is_relative_to(tmp_path))
-    # Another process reads: this one has the environment open already.
+    # Read in another process: this process has the LMDB environment open already.
     script = (
         "import sys; from pathlib import Path; from kavka.pipeline.streams.local_state import StateFile\n"
         "first, second = StateFile.open(Path(sys.argv[1])), StateFile.open(Path(sys.argv[1]))\n"

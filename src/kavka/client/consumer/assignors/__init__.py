@@ -1,9 +1,9 @@
 """[pure] Assignors of classic groups: the leader of a group runs an assignor that all members
 support.
 
-A custom assignor is any object with the methods of `Assignor`. `partition.assignment.strategy` is
-the object, its class, or the dotted name of the class. Kafka's assignors can be named by their Java
-class or by their protocol name.
+A custom assignor is any object with `name` and `assign`; the other methods of `Assignor` are
+optional. An item of `partition.assignment.strategy` is an assignor, its class, or the dotted name
+of its class. Kafka's assignors can be named by their Java class or by their protocol name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kavka.common.config import ConfigError
 from kavka.common.types import TopicPartition
 
 SETTING = "partition.assignment.strategy"
-_HERE = "kavka.client.consumer.assignors"
+_PACKAGE = "kavka.client.consumer.assignors"
 _BY_CLASS = {
-    "RangeAssignor": f"{_HERE}.range:RangeAssignor",
-    "RoundRobinAssignor": f"{_HERE}.round_robin:RoundRobinAssignor",
-    "StickyAssignor": f"{_HERE}.sticky:StickyAssignor",
-    "CooperativeStickyAssignor": f"{_HERE}.sticky:CooperativeStickyAssignor",
+    "RangeAssignor": f"{_PACKAGE}.range:RangeAssignor",
+    "RoundRobinAssignor": f"{_PACKAGE}.round_robin:RoundRobinAssignor",
+    "StickyAssignor": f"{_PACKAGE}.sticky:StickyAssignor",
+    "CooperativeStickyAssignor": f"{_PACKAGE}.sticky:CooperativeStickyAssignor",
 }
 ASSIGNORS = {
     **_BY_CLASS,
@@ -54,7 +54,7 @@ class Assignment(NamedTuple):
 class Assignor:
     """The base class of assignors. A custom assignor does not have to inherit from it.
 
-    `name` is the same in all members of a group. With `cooperative`, members keep their partitions
+    `name` is the protocol name in JoinGroup. With `cooperative`, members keep their partitions
     while they rejoin, and `assign` must not assign a partition that another member still owns
     (`check_cooperative`).
     """
@@ -67,8 +67,8 @@ class Assignor:
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
-        """Return an `Assignment` or a list of partitions for each member id. `partitions` maps the
-        existing topics that any member subscribes to to their partition counts."""
+        """Return an `Assignment` or a list of partitions for each member id. `partitions` has the
+        partition count of each existing topic to which a member subscribes."""
         raise NotImplementedError
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:

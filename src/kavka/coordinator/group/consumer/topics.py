@@ -1,7 +1,8 @@
 """[pure] The metadata of topics that groups use: ids, numbers of partitions, racks.
 
-`version` increases with every change of the topics. A group checks its subscribed topics again only
-if the version has changed.
+`version` increases when a topic, a partition or the replicas of a partition change, but not when
+only the rack of a broker changes. A group checks its subscribed topics again only if the version
+has changed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Topic(NamedTuple):
-    """`partitions` is the number of partitions. `racks` has the racks of each partition's replicas;
-    it is empty if no broker has a rack."""
+    """`partitions` is the number of partitions. `racks` contains the racks of each partition's
+    replicas; it is empty if no broker has a rack."""
 
     name: str
     topic_id: UUID
@@ -78,6 +79,6 @@ def metadata_hash(names: Iterable[str], topics: Topics) -> int:
             continue
         is_empty = False
         digest.update(topic.topic_id.bytes)
-        racks = ";".join(",".join(sorted(racks)) for racks in topic.racks)
+        racks = ";".join(",".join(sorted(partition_racks)) for partition_racks in topic.racks)
         digest.update(f"\0{name}\0{topic.partitions}\0{racks}\0".encode())
     return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)
