@@ -282,6 +282,22 @@ def test_every_operator_has_the_same_output_on_spark_as_in_the_model(
     assert not wrong
 
 
+def test_a_backlog_is_joined_with_the_table_of_its_time(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    table, output = f"{topic}-table", f"{topic}-out"
+    admin.create_topics([lasting(name, 2) for name in (topic, table, output)])
+    fill(target, table, [(str(key).encode(), b"old", 1000 + key) for key in range(100)])
+    fill(target, topic, [(str(number % 100).encode(), b"value", 5000 + number) for number in range(300)])
+    fill(target, table, [(str(key).encode(), b"new", 9000 + key) for key in range(100)])
+    builder = StreamsBuilder()
+    builder.stream(topic).join(builder.table(table), lambda value, other: other).to(output)
+    settings = config(target, f"app-{topic}", tmp_path, max_records_per_batch=120)
+    with KafkaStreams(builder.build(), settings, spark) as streams:
+        streams.process_all_available()
+    assert [record.value for record in read_all(target, output)] == [b"old"] * 300
+
+
 def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

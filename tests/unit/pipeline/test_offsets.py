@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import PipelineError
-from kavka.pipeline.spark.offsets import Range, count, from_checkpoint, limit_end_offsets, plan, to_checkpoint
+from kavka.pipeline.spark.offsets import (
+    Offsets,
+    Range,
+    count,
+    from_checkpoint,
+    limit_by_time,
+    limit_end_offsets,
+    plan,
+    to_checkpoint,
+)
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -76,3 +87,65 @@ def test_a_limited_end_always_advances(spans: dict[TopicPartition, tuple[int, in
     assert all(start[tp] <= end_offsets[tp] <= end[tp] for tp in end)
     assert count(start, end_offsets) <= limit + len(end)
     assert count(start, end_offsets) > 0 or count(start, end) == 0
+
+
+class Topics:
+    """The timestamps of the records of partitions, each from offset 0 on."""
+
+    def __init__(self, times: dict[TopicPartition, list[int]]) -> None:
+        self.times = times
+        self.lookups = 0
+
+    def offsets_of(self, times: Offsets) -> Offsets:
+        self.lookups += 1
+        return {
+            tp: next((offset for offset, at in enumerate(self.times[tp]) if at >= time), -1)
+            for tp, time in times.items()
+        }
+
+    def batches(self, limit: int) -> list[Offsets]:
+        end: Offsets = {tp: len(times) for tp, times in self.times.items()}
+        batches: list[Offsets] = [dict.fromkeys(end, 0)]
+        while batches[-1] != end:
+            batches.append(limit_by_time(batches[-1], end, limit, self.offsets_of))
+        return batches
+
+
+def test_a_backlog_is_read_by_time() -> None:
+    table, stream = list(range(1000, 1100)), list(range(5000, 5900))
+    topics = Topics({A0: stream, B0: table})
+    batches = topics.batches(150)
+    for batch in batches[1:]:
+        assert batch[A0] == 0 or batch[B0] == 100
+    assert len(batches) <= 15
+
+
+def test_records_of_one_millisecond_may_exceed_the_limit() -> None:
+    topics = Topics({A0: [7000] * 500, B0: [7000] * 500})
+    assert len(topics.batches(100)) == 11
+    assert Topics({A0: [2**60] * 30, B0: [-1] * 30}).batches(20)[1] == {A0: 0, B0: 20}
+
+
+def test_partitions_of_different_tasks_advance_independently() -> None:
+    topics = Topics({A0: list(range(100)), B0: list(range(100)), A1: list(range(10**6, 10**6 + 200))})
+    batch = topics.batches(100)[1]
+    assert 12 < batch[A0] == batch[B0] <= 25 < batch[A1] <= 50
+
+
+_times = st.lists(st.integers(-1, 50) | st.integers(0, 1 << 43), max_size=30)
+
+
+@given(st.dictionaries(st.sampled_from([A0, A1, B0]), _times, min_size=1), st.integers(1, 20))
+def test_a_batch_by_time_advances_and_has_no_newer_record_than_a_later_batch(
+    times: dict[TopicPartition, list[int]], limit: int
+) -> None:
+    topics = Topics({tp: sorted(stamps) for tp, stamps in times.items()})
+    batches = topics.batches(limit)
+    for before, after in pairwise(batches):
+        assert 0 < count(before, after) <= limit + len(times)
+        read = {tp: topics.times[tp][before[tp] : after[tp]] for tp in after}
+        unread = {tp: topics.times[tp][after[tp] :] for tp in after}
+        for number in {tp.partition for tp in after}:
+            latest = max((time for tp in read if tp.partition == number for time in read[tp]), default=-2)
+            assert all(time >= min(latest, 1 << 42) for tp in unread if tp.partition == number for time in unread[tp])
+    assert topics.lookups <= 43 * len(batches)

@@ -134,6 +134,12 @@ class SourceCluster:
         offsets."""
         return self._edges(partitions, OffsetSpec.latest())
 
+    def of_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets of the first records with these timestamps or later, -1 where there
+        are none."""
+        listed = self._list({tp: OffsetSpec.for_timestamp(timestamp) for tp, timestamp in times.items()})
+        return {tp: item.offset for tp, item in listed.items()}
+
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """Return the mean size of an offset in the logs of partitions, computed every minute. A
         partition without a known size is missing."""
@@ -188,8 +194,7 @@ class SourceCluster:
         else:
             times = position.times
             _check_complete(times, partitions, f"{name}ByTimestamp")
-        listed = self._list({tp: OffsetSpec.for_timestamp(times[tp]) for tp in partitions})
-        offsets = {tp: item.offset for tp, item in listed.items()}
+        offsets = self.of_times({tp: times[tp] for tp in partitions})
         without_record = sorted(tp for tp, offset in offsets.items() if offset < 0)
         if without_record:
             if name == "startingOffsets" and not self._options.no_such_time_is_latest:

@@ -19,7 +19,7 @@ decreases shows that a topic was recreated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kavka.client.admin.types import TopicDescription
@@ -32,6 +32,9 @@ Offsets = Mapping[TopicPartition, int]
 TopicIds = Mapping[str, str | Mapping[str, int]]
 
 TOPIC_IDS = "$topicIds"
+
+# Timestamps of records are below this one, of the year 2109.
+_END_OF_TIME = 1 << 42
 
 # The metadata of offsets that a job commits. Offsets that a tool sets do not have it.
 DONE_BY_JOB = "kavka"
@@ -109,6 +112,48 @@ def limit_end_offsets(start: Offsets, end: Offsets, limit: int) -> dict[TopicPar
         # Round up a share below 1, so that small partitions advance as well.
         advance = min(size, math.ceil(share) if share < 1 else math.floor(share))
         result[tp] = start.get(tp, end[tp]) + advance
+    return result
+
+
+def limit_by_time(
+    start: Offsets, end: Offsets, limit: int, offsets_of: Callable[[Offsets], Offsets]
+) -> dict[TopicPartition, int]:
+    """Like `limit_end_offsets`, but older records come first: partitions with the same number,
+    which one task reads, advance to the same time. `offsets_of` returns the offsets of the first
+    records with these timestamps or later, -1 where there are none."""
+    total = count(start, end)
+    if total <= limit:
+        return dict(end)
+    groups: dict[int, Offsets] = {}
+    for tp in sorted(end):
+        groups[tp.partition] = {**groups.get(tp.partition, {}), tp: end[tp]}
+    shares = {number: max(1, limit * count(start, ends) // total) for number, ends in groups.items()}
+    result = dict(end)
+    # By group: times between which the number of records exceeds the share. `low` and `high` have
+    # the offsets of these times.
+    times = {number: (0, _END_OF_TIME) for number, ends in groups.items() if count(start, ends) > shares[number]}
+    low = {number: {tp: start.get(tp, end[tp]) for tp in groups[number]} for number in times}
+    high = {number: groups[number] for number in times}
+    while times:
+        middle = {number: sum(bounds) // 2 for number, bounds in times.items()}
+        listed = offsets_of({tp: time for number, time in middle.items() for tp in groups[number]})
+        for number, time in middle.items():
+            bounds, share = times[number], shares[number]
+            ends = {
+                tp: stop if listed[tp] < 0 else min(max(listed[tp], start.get(tp, stop)), stop)
+                for tp, stop in groups[number].items()
+            }
+            size = count(start, ends)
+            if size <= share:
+                low[number], times[number] = ends, (time, bounds[1])
+            else:
+                high[number], times[number] = ends, (bounds[0], time)
+            is_enough = share // 2 < size <= share
+            if is_enough or times[number][1] - times[number][0] <= 1:
+                del times[number]
+                has_records = count(start, low[number]) > 0
+                # One millisecond may have more records than the share.
+                result |= low[number] if has_records else limit_end_offsets(start, high[number], share)
     return result
 
 

@@ -367,7 +367,11 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._last_batch = time.monotonic()
         max_records = self._max_records(full_begin, latest, available)
-        return beginning, latest if max_records is None else limit_end_offsets(full_begin, latest, max_records)
+        return beginning, latest if max_records is None else self.limited(full_begin, latest, max_records)
+
+    def limited(self, begin: Offsets, end: Offsets, max_records: int) -> Offsets:
+        """Return the ends of a batch of about `max_records` records."""
+        return limit_end_offsets(begin, end, max_records)
 
     def _max_records(self, begin: Offsets, end: Offsets, available: int) -> int | None:
         """Return the maximum number of records of the next batch. The size of records is estimated

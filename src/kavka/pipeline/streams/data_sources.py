@@ -26,7 +26,7 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.jobs import INITIAL
 from kavka.pipeline.spark.errors import PipelineError, concise_errors
-from kavka.pipeline.spark.offsets import Offsets
+from kavka.pipeline.spark.offsets import Offsets, limit_by_time
 from kavka.pipeline.spark.options import SourceOptions, source_options
 from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
@@ -68,6 +68,13 @@ class RoutedReader(KavkaStreamReader):
             # It is the begin of the previous batch.
             end.pop(INITIAL, None)
         return {**end, TICK: tick or last}
+
+    def limited(self, begin: Offsets, end: Offsets, max_records: int) -> Offsets:
+        """With several topics, older records come first, as in Kafka: a stream record is joined
+        with the table as it was at its time, however large the backlog."""
+        if len({tp.topic for tp in end}) == 1:
+            return super().limited(begin, end, max_records)
+        return limit_by_time(begin, end, max_records, self.cluster.of_times)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = super().partitions(start, end)
