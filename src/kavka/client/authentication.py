@@ -103,7 +103,10 @@ def tls_error(error: ssl.SSLError | ssl.CertificateError) -> str:
     if reason in _NOT_TLS:
         return "it does not use TLS (is it a port without TLS? set security.protocol to PLAINTEXT or SASL_PLAINTEXT)"
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return f"it rejects the client's certificate ({reason})"
+        return (
+            f"it rejects the client certificate, or requires one ({reason}); "
+            "set ssl.keystore.location (or ssl.certificate.location)"
+        )
     return f"the TLS handshake failed: {reason}"
 
 

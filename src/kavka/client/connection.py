@@ -597,7 +597,8 @@ class Connection(asyncio.BufferedProtocol):
             if security is None or security.context is None:
                 return " before the first response (is it a TLS port? set security.protocol to SSL or SASL_SSL)"
             return " after the TLS handshake (does it require a client certificate? set ssl.keystore.location)"
-        if self.requests <= 2 and (security is None or security.mechanism is None):
+        # ApiVersions, which an older broker needs twice, and the first other request.
+        if self.requests <= 3 and (security is None or security.mechanism is None):
             return " at the first request (does it require SASL? set security.protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
 
