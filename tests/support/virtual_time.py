@@ -1,8 +1,9 @@
 """An event loop with a virtual clock, for tests of timeouts, backoffs and lag.
 
 When all tasks wait, the clock jumps to the next timer, so a test that sleeps for an hour takes no
-time. The loop must not wait for sockets, and no other thread may post to it: `InlineWorkers`
-replaces the broker's worker threads.
+time. Tasks of the loop may use sockets to each other: the clock does not move while a socket is
+ready. No other thread or process may post to the loop: `InlineWorkers` replaces the broker's worker
+threads.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ class _Selector(selectors.DefaultSelector):
     now = START_S
 
     def select(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            raise AssertionError("all tasks wait, and there is no timer")
-        self.now += max(0.0, timeout)
-        return super().select(0)
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise AssertionError("all tasks wait, and there is no timer")
+            self.now += max(0.0, timeout)
+        return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -16,19 +16,9 @@ from kavka.metadata.store import MetadataStore, NoNode
 from kavka.security.delegation_tokens import TokenFormatError, parse_token, token_password
 from kavka.security.principal import Principal
 from kavka.security.sasl.scram import ScramClient, ScramServer
+from tests.support.logs import FakeClock
 
 ALICE, BOB, EVE = (Principal("User", name) for name in ("alice", "bob", "eve"))
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
 
 
 def in_cluster(
@@ -97,7 +87,7 @@ def test_renewal_removal_and_expiry(tmp_path: Path) -> None:
             await first.renew(token, 1)
         expiring = await first.create(ALICE, ALICE, (), -1)
         await until(lambda: bool(second.all()))
-        clock.ms += 1001
+        clock.advance(1001)
         assert second.lookup("SCRAM-SHA-512")(expiring.id) is None and not first.all()
         async with asyncio.timeout(5):
             while await store.children(TOKENS):

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from kavka.network.connection import Connection
 from kavka.network.listener_security import ListenerSecurity
 from kavka.network.server import Server
 from kavka.security.principal import SecurityProtocol
+from tests.support import virtual_time
 
 KEY = 3
 TIMEOUT_S = 5.0
@@ -209,11 +209,12 @@ class Peer:
 class World:
     def __init__(self, **changes: Any) -> None:
         self.writes = 0
+        loop = asyncio.get_running_loop()
         services = SimpleNamespace(
             settings=settings(**changes),
             in_cluster=False,
             metrics=Registry(),
-            now_ms=lambda: int(time.monotonic() * 1000),
+            now_ms=lambda: int(loop.time() * 1000),
             authorizer=None,
             replica_manager=SimpleNamespace(staged_appends=SimpleNamespace(write=self._write_staged)),
         )
@@ -255,6 +256,8 @@ class World:
 
 
 def in_world(body: Callable[[World], Awaitable[None]], **changes: Any) -> None:
+    """Run `body` in virtual time, with a server whose settings have `changes`."""
+
     async def scenario() -> None:
         world = World(**changes)
         try:
@@ -265,4 +268,4 @@ def in_world(body: Callable[[World], Awaitable[None]], **changes: Any) -> None:
         assert not world.server.connections
         assert not world.server.large_frame_bytes
 
-    asyncio.run(scenario())
+    virtual_time.run(scenario())

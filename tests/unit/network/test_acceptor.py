@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import time
 
 import pytest
 
 from kavka.network.acceptor import Acceptor, SocketBuffers
 from kavka.network.limits import Bounds, ConnectionLimits, LimitSettings
 from kavka.security.rates import Window
+from tests.support import virtual_time
 
 
 class Listening:
@@ -31,7 +31,7 @@ class Listening:
         if self.must_fail:
             raise OSError(errno.EINVAL, "the connection was reset")
         self.accepted.append(sock)
-        self.times.append(time.monotonic())
+        self.times.append(asyncio.get_running_loop().time())
 
     async def connect(self) -> socket.socket:
         client = socket.socket()
@@ -51,7 +51,7 @@ class Listening:
             sock.close()
 
 
-def listening(body, limits: ConnectionLimits, **options) -> None:
+def with_acceptor(body, limits: ConnectionLimits, **options) -> None:
     async def scenario() -> None:
         world = Listening(limits, **options)
         try:
@@ -59,7 +59,7 @@ def listening(body, limits: ConnectionLimits, **options) -> None:
         finally:
             world.close()
 
-    asyncio.run(scenario())
+    virtual_time.run(scenario())
 
 
 def test_a_full_broker_keeps_connections_in_the_backlog():
@@ -71,7 +71,7 @@ def test_a_full_broker_keeps_connections_in_the_backlog():
         world.acceptor.start()
         assert await world.accepted_count() == 3
 
-    listening(body, ConnectionLimits(LimitSettings(Bounds(2))))
+    with_acceptor(body, ConnectionLimits(LimitSettings(Bounds(2))))
 
 
 def test_an_address_with_too_many_connections_is_refused():
@@ -81,7 +81,7 @@ def test_an_address_with_too_many_connections_is_refused():
         assert await asyncio.get_running_loop().sock_recv(refused, 1) == b""
         assert await world.accepted_count() == 1
 
-    listening(body, ConnectionLimits(LimitSettings(max_per_ip=1)))
+    with_acceptor(body, ConnectionLimits(LimitSettings(max_per_ip=1)))
 
 
 def test_more_connections_than_the_rate_allows_wait():
@@ -95,21 +95,21 @@ def test_more_connections_than_the_rate_allows_wait():
         assert world.times[4] - world.times[0] > 0.1
 
     # Two samples of 0.1 s: a burst of four connections, then twenty per second.
-    listening(body, ConnectionLimits(LimitSettings(Bounds(max_rate=20)), Window(2, 100)))
+    with_acceptor(body, ConnectionLimits(LimitSettings(Bounds(max_rate=20)), Window(2, 100)))
 
 
 def test_an_address_beyond_its_connection_rate_is_refused_after_a_delay():
     async def body(world: Listening) -> None:
         world.limits.set_ip_rate("127.0.0.1", 1)
         await world.connect()
-        started_at = time.monotonic()
+        started_at = asyncio.get_running_loop().time()
         refused = await world.connect()
         assert await asyncio.get_running_loop().sock_recv(refused, 1) == b""
-        assert time.monotonic() - started_at > 0.05
+        assert asyncio.get_running_loop().time() - started_at > 0.05
         assert len(world.accepted) == 1
         assert world.acceptor.refusals == {"connection_creation_rate": 1}
 
-    listening(body, ConnectionLimits(LimitSettings(), Window(11, 100)))
+    with_acceptor(body, ConnectionLimits(LimitSettings(), Window(11, 100)))
 
 
 def test_a_connection_that_closes_before_accept_does_not_count():
@@ -122,7 +122,7 @@ def test_a_connection_that_closes_before_accept_does_not_count():
         await world.connect()
         assert await world.accepted_count() == 1
 
-    listening(body, ConnectionLimits(LimitSettings()))
+    with_acceptor(body, ConnectionLimits(LimitSettings()))
 
 
 def test_accepting_pauses_without_file_descriptors(monkeypatch):
@@ -131,7 +131,7 @@ def test_accepting_pauses_without_file_descriptors(monkeypatch):
     attempts: list[float] = []
 
     def accept(self):
-        attempts.append(time.monotonic())
+        attempts.append(asyncio.get_running_loop().time())
         if errors:
             raise errors.pop()
         return real(self)
@@ -144,7 +144,7 @@ def test_accepting_pauses_without_file_descriptors(monkeypatch):
                 await asyncio.sleep(0.01)
         assert attempts[1] - attempts[0] > 0.09
 
-    listening(body, ConnectionLimits(LimitSettings()))
+    with_acceptor(body, ConnectionLimits(LimitSettings()))
 
 
 def test_socket_buffers_are_set_if_configured():
@@ -157,7 +157,7 @@ def test_socket_buffers_are_set_if_configured():
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 30_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
-    listening(body, ConnectionLimits(LimitSettings()), buffers=SocketBuffers(20_000, 30_000))
+    with_acceptor(body, ConnectionLimits(LimitSettings()), buffers=SocketBuffers(20_000, 30_000))
 
 
 def test_a_port_in_use_leaves_nothing_bound():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import time
 
 import pytest
 
 from kavka.network.connection import MAX_PENDING_RESPONSES, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
 from kavka.storage.file_slice import FileSlice, LogFile
+from tests.support.logs import FakeClock
 from tests.unit.network.harness import Text, World, frame, in_world
 
 LARGE = 1_000_000
@@ -257,13 +257,16 @@ def test_the_stop_cancels_futures_and_waits_for_coroutines_up_to_its_grace_time(
     in_world(body)
 
 
-def test_a_pipelining_connection_does_not_starve_others():
+def test_a_pipelining_connection_does_not_starve_others(monkeypatch):
     """One read contains hundreds of requests of a millisecond each. Another connection is served
     between them."""
 
     async def body(world: World) -> None:
+        clock = FakeClock()
+        monkeypatch.setattr("kavka.network.connection.perf_counter", clock.monotonic)
+
         def handle(ctx, request):
-            time.sleep(0.001)
+            clock.advance(1)
             return echo(ctx, request)
 
         echo, world.api.handle = world.api.handle, handle  # type: ignore[method-assign]

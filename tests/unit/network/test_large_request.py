@@ -27,6 +27,7 @@ from kavka.protocol.primitives import (
     read_string,
     skip_tags,
 )
+from tests.support.virtual_time import InlineWorkers
 from tests.unit.network.harness import EchoApi, Text, World, frame, in_world
 
 
@@ -52,10 +53,7 @@ def strings(count: int) -> bytes:
 
 
 def use_counting_api(world: World) -> None:
-    async def run_in_worker(function: Any, *args: Any) -> Any:
-        return await asyncio.to_thread(function, *args)
-
-    world.server.services.run_in_worker = run_in_worker  # type: ignore[method-assign]
+    world.server.services.run_in_worker = InlineWorkers().run  # type: ignore[method-assign]
     world.api = CountingApi()
     world.server.apis = {**world.server.apis, 3: world.api}  # type: ignore[dict-item]
 

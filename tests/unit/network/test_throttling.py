@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from kavka.api import registry
 from kavka.common.metrics import Registry
+from kavka.network import throttling as throttling_module
 from kavka.network.throttling import Charge, Throttling, TimedCoroutine, charge_for
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import FetchRequest, FetchResponse
 from kavka.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kavka.security.quotas import ClientQuota, ClientQuotas, Meter, QuotaEntity
 from kavka.security.rates import Window
+from tests.support.logs import FakeClock
 from tests.unit.network.harness import World, frame, in_world
 
 APIS = registry.load()
@@ -65,20 +66,27 @@ def test_followers_and_brokers_are_exempt() -> None:
         assert charge_for(quota(request=1), APIS[int(key)], object(), 0, 100) is None
 
 
-def test_the_time_of_each_step_of_a_coroutine_is_charged() -> None:
+def test_the_time_of_each_step_of_a_coroutine_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = Charge(quota(request=1))
+    clock = FakeClock()
+    may_continue = asyncio.Event()
+    monkeypatch.setattr(throttling_module, "perf_counter", clock.monotonic)
 
     async def work() -> str:
-        time.sleep(0.02)
-        await asyncio.sleep(0.1)
-        time.sleep(0.02)
+        clock.advance(20)
+        await may_continue.wait()
+        clock.advance(20)
         return "done"
 
     async def scenario() -> None:
-        assert await asyncio.get_running_loop().create_task(TimedCoroutine(work(), charge)) == "done"
+        task = asyncio.get_running_loop().create_task(TimedCoroutine(work(), charge))
+        await asyncio.sleep(0)
+        clock.advance(100)
+        may_continue.set()
+        assert await task == "done"
 
     asyncio.run(scenario())
-    assert 0.04 <= charge.seconds < 0.1
+    assert charge.seconds == pytest.approx(0.04, abs=1e-5)
 
 
 def test_the_error_of_a_timed_coroutine_is_raised() -> None:
@@ -106,13 +114,13 @@ def test_a_throttled_connection_is_not_read_and_resumes() -> None:
         # Every request takes more time than 0.000001 %. The pause is at most one sample, 0.1 s.
         use_quota(world, request_percentage=0.000001)
         peer = world.connect()
-        started_at = time.monotonic()
+        started_at = asyncio.get_running_loop().time()
         await peer.send(frame("a"), frame("b"), frame("c"))
         assert await peer.responses(1) == ["a"]
         # The other requests wait, in the buffer and in the kernel.
         assert world.api.handled == ["a"]
         assert await peer.responses(2) == ["b", "c"]
-        assert time.monotonic() - started_at > 0.15
+        assert asyncio.get_running_loop().time() - started_at > 0.15
 
     in_world(body)
 
@@ -138,9 +146,9 @@ def test_the_throttle_time_of_a_handler_pauses_its_connection() -> None:
         await world.until(lambda: "x" in world.api.futures)
         world.api.respond("x", throttle_time_ms=100)
         await peer.responses(1)
-        started_at = time.monotonic()
+        started_at = asyncio.get_running_loop().time()
         assert await peer.responses(1) == ["next"]
-        assert time.monotonic() - started_at > 0.05
+        assert asyncio.get_running_loop().time() - started_at > 0.09
 
     in_world(body)
 
