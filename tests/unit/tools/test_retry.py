@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.retry import MAX_RETRIES
+from tests.support.retry import MAX_RETRIES, SUMMARY_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 FAILS_ONCE = """
@@ -40,12 +40,14 @@ def fails_once(count: int = 1, marker: str = "", statement: str = "assert seen")
 
 
 def run(folder: Path, text: str, *options: str) -> tuple[int, str]:
+    """Return the exit code and the output. `retried` in the folder has the names of retried
+    tests."""
     (folder / "test_example.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = records: compares records\n")
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.retry", *options, "test_example.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), SUMMARY_VARIABLE: str(folder / "retried")},
         capture_output=True,
         text=True,
         timeout=120,
@@ -57,6 +59,7 @@ def test_passing_tests_run_once(tmp_path):
     outcome, output = run(tmp_path, "def test_it(): pass")
     assert outcome == 0
     assert "ALONE" not in output and "alone" not in output
+    assert not (tmp_path / "retried").exists()
 
 
 def test_failures_that_pass_alone_are_named(tmp_path):
@@ -64,6 +67,8 @@ def test_failures_that_pass_alone_are_named(tmp_path):
     assert outcome == 0, output
     assert "PASSED ALONE, to be fixed:" in output
     assert output.rstrip().endswith(f"test_example.py::test_it[{MAX_RETRIES - 1}]")
+    names = [f"test_example.py::test_it[{number}]" for number in range(MAX_RETRIES)]
+    assert (tmp_path / "retried").read_text().split() == names
 
 
 def test_timeout_of_a_test_of_records_is_retried(tmp_path):
