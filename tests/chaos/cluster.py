@@ -95,7 +95,7 @@ class Cluster:
         advertised_port = internal_port
         zookeeper = self.zookeeper.port
         if self.network is not None:
-            self.network.owner(str(number), folder)
+            self.network.assign_folder(str(number), folder)
             advertised_port = self.network.listen(str(number), ("127.0.0.1", internal_port))
             zookeeper = self.network.listen(ZOOKEEPER, self.zookeeper.address, comes_from=str(number))
         settings = SETTINGS | {

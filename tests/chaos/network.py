@@ -48,7 +48,7 @@ class Network:
         connecting end is looked up unless `comes_from` names it."""
         return int(self._send(do="listen", to=to, host=target[0], port=target[1], comes_from=comes_from)["port"])
 
-    def owner(self, end: str, folder: Path) -> None:
+    def assign_folder(self, end: str, folder: Path) -> None:
         """Assign the connections of processes with this working directory to an end."""
         self._send(do="owner", end=end, folder=str(folder))
 

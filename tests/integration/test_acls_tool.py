@@ -39,7 +39,7 @@ def servers(
         return
     zookeeper = ZooKeeper(folder / "zookeeper")
     with secured_apache(folder / "apache", zookeeper) as apache:
-        # Not from the client's host only: `grant` counts those ACLs.
+        # `count` is 0: this ACL allows every host, and `grant` counts ACLs of the client's host.
         apache.grant([ADMIN], count=0)
         yield apache.broker.bootstrap_servers
     zookeeper.stop()

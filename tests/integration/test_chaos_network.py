@@ -122,7 +122,7 @@ def test_a_cut_between_two_ends_does_not_affect_a_third_end(network: Network, ec
 
 
 def test_the_connecting_process_is_identified_by_its_folder(network: Network, echo: Echo) -> None:
-    network.owner("me", Path(os.getcwd()))
+    network.assign_folder("me", Path(os.getcwd()))
     port = network.listen("2", echo.address)
     with connect(port) as connection:
         assert is_echoed(connection, b"hello")

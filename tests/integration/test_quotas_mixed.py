@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 QUOTA_TYPES = ("clients", "users", "ips")
 
-# Commands, and whether the order of the lines differs between runs.
+# Both tools run these command lines on both brokers, in this order.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("--alter", "--entity-type", "clients", "--entity-name", "c 1/*",
      "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048,request_percentage=50.5"),

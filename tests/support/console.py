@@ -151,11 +151,11 @@ def send(form: Locator, button: str, message: str) -> None:
     """Press a form's button and wait for the message, in the form or on the next page."""
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
-    line = form.locator(".answer.good").or_(page.locator("#said"))
+    line = form.locator(".outcome.good").or_(page.locator("#confirmation"))
     expect(line.filter(has_text=re.compile(message)).first).to_be_visible()
 
 
 def submit_expecting_error(form: Locator, button: str, message: str) -> None:
     """Press a form's button and expect an error message in the form."""
     form.get_by_role("button", name=button, exact=True).first.click()
-    expect(form.locator(".answer.bad")).to_contain_text(re.compile(message))
+    expect(form.locator(".outcome.bad")).to_contain_text(re.compile(message))

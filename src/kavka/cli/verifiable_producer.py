@@ -85,28 +85,28 @@ def produce(args: Arguments) -> int:
     settings["retries"] = 0
     from kavka.client.producer.producer import Producer
 
-    test = VerifiableProducer(args)
+    tool = VerifiableProducer(args)
     code = 0
     start = time.time()
-    test.events.emit("startup_complete")
+    tool.events.emit("startup_complete")
     try:
         with sigterm_as_interrupt():
             producer = Producer(settings)
             try:
                 warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
-                test.run(producer)
+                tool.run(producer)
             finally:
                 producer.close()
     except KeyboardInterrupt as error:
         code = exit_code(error)
-    test.events.emit("shutdown_complete")
+    tool.events.emit("shutdown_complete")
     elapsed = max(1, int((time.time() - start) * 1000))
-    test.events.emit(
+    tool.events.emit(
         "tool_data",
-        sent=test.sent,
-        acked=test.acked,
+        sent=tool.sent,
+        acked=tool.acked,
         target_throughput=args["throughput"],
-        avg_throughput=1000.0 * test.acked / elapsed,
+        avg_throughput=1000.0 * tool.acked / elapsed,
     )
     return code
 

@@ -37,7 +37,7 @@ K = ConfigKey
 JAVA_ONLY = "has no effect: it applies to the Java client"
 
 CALLBACK = "sasl.login.callback"
-# The classes of Kafka whose work the settings of the token endpoint do.
+# Callback handlers of Kafka that are accepted. The client itself requests tokens from the endpoint.
 _KAFKA_HANDLERS = ("OAuthBearerLoginCallbackHandler", "OAuthBearerUnsecuredLoginCallbackHandler")
 
 # fmt: off
@@ -83,10 +83,10 @@ SECURITY = (
     K("sasl.jaas.config", PASSWORD, None, "The login module and its options in JAAS format."),
     K("sasl.username", STRING, None, "The user name, if sasl.jaas.config is not set (as in librdkafka)."),
     K("sasl.password", PASSWORD, None, "The password, if sasl.jaas.config is not set (as in librdkafka)."),
-    K(CALLBACK, CLASS, None, "Our own: a function, plain or async, that returns a token for OAUTHBEARER, or a "
-      "token and the time of its expiry in seconds since the epoch. In a file: package.module:function."),
-    K("sasl.login.callback.handler.class", CLASS, None, "Kafka's OAuthBearerLoginCallbackHandler has the effect of the "
-      "settings of the token endpoint. Use sasl.login.callback for your own function."),
+    K(CALLBACK, CLASS, None, "A function, plain or async, that returns a token for OAUTHBEARER, or a token and "
+      "the time of its expiry in seconds since the epoch (Kavka only). In a file: package.module:function."),
+    K("sasl.login.callback.handler.class", CLASS, None, "Kafka's OAuthBearerLoginCallbackHandler is accepted; the "
+      "settings of the token endpoint configure it. Use sasl.login.callback for a custom function."),
     K("sasl.client.callback.handler.class", CLASS, None, "The class that provides credentials.", warning=JAVA_ONLY),
     K("sasl.login.class", CLASS, None, "The class that logs in.", warning=JAVA_ONLY),
     K("sasl.oauthbearer.token.endpoint.url", STRING, None, "The URL of the token endpoint (http, https), or of a file "

@@ -310,7 +310,7 @@ class Handlers:
         """Redirect to the next page after a form that the browser sent without the script."""
         location = _local_path(result.location or urlsplit(request.headers.get("referer", "/")).path)
         separator = "&" if "?" in location else "?"
-        return RedirectResponse(f"{location}{separator}said={self.console.store_message(result.message)}", 303)
+        return RedirectResponse(f"{location}{separator}confirmation={self.console.store_message(result.message)}", 303)
 
     # --- bodies
 

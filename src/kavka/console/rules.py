@@ -20,8 +20,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfRule:
-    """The defaults of a kind of rule."""
+class KindDescription:
+    """The description and the defaults of a kind of rule."""
 
     help: str
     unit: str
@@ -31,15 +31,17 @@ class KindOfRule:
     severe: bool
 
 
-KINDS: Mapping[Kind, KindOfRule] = {
-    Kind.LAG: KindOfRule("The lag of a group exceeds the threshold", "messages", 10_000, "group", False),
-    Kind.OFFLINE: KindOfRule("More partitions than the threshold have no leader", "partitions", 0, "", True),
-    Kind.UNDER_REPLICATED: KindOfRule(
+KINDS: Mapping[Kind, KindDescription] = {
+    Kind.LAG: KindDescription("The lag of a group exceeds the threshold", "messages", 10_000, "group", False),
+    Kind.OFFLINE: KindDescription("More partitions than the threshold have no leader", "partitions", 0, "", True),
+    Kind.UNDER_REPLICATED: KindDescription(
         "More partitions than the threshold are under-replicated", "partitions", 0, "", False
     ),
-    Kind.MISSING: KindOfRule("A broker that was seen before, or has replicas, is not in the cluster", "", 0, "", True),
-    Kind.DISK: KindOfRule("The disk of a log directory is fuller than the threshold", "%", 85, "broker", True),
-    Kind.UNREACHABLE: KindOfRule("No broker of the cluster responds", "", 0, "", True),
+    Kind.MISSING: KindDescription(
+        "A broker that was seen before, or has replicas, is not in the cluster", "", 0, "", True
+    ),
+    Kind.DISK: KindDescription("The disk of a log directory is fuller than the threshold", "%", 85, "broker", True),
+    Kind.UNREACHABLE: KindDescription("No broker of the cluster responds", "", 0, "", True),
 }
 
 
@@ -58,8 +60,8 @@ class Rule:
 
 
 def violations_of(rule: Rule, sample: Sample | None, error: str) -> dict[str, str] | None:
-    """Return a line of text by violating subject, or None if the rule cannot be evaluated because
-    the cluster did not respond."""
+    """Return a message for each subject that violates the rule, or None if the rule cannot be
+    evaluated because the cluster did not respond."""
     if rule.kind is Kind.UNREACHABLE:
         return {"cluster": f"no broker responds: {error}"} if error else {}
     if sample is None or error:

@@ -107,7 +107,7 @@ class View:
             "csrf": self.csrf,
             "login": context.console.auth.is_required,
             "alerts": cluster.alerts if cluster else (),
-            "message": context.console.take_message(self.text("said")),
+            "message": context.console.take_message(self.text("confirmation")),
             "version": __version__,
             **values,
         }
@@ -151,7 +151,7 @@ class Pager:
 
 def with_query(view: View, **values: Any) -> str:
     """Return the URL of this page with other query values. None and "" are omitted."""
-    query = {name: value for name, value in view.request.query_params.items() if name != "said"}
+    query = {name: value for name, value in view.request.query_params.items() if name != "confirmation"}
     query.update({name: str(value) for name, value in values.items()})
     query = {name: value for name, value in query.items() if value not in ("", "None")}
     return "?" + urlencode(query) if query else view.request.url.path

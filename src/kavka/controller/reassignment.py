@@ -63,7 +63,7 @@ class Reassignments:
                 results[tp] = None
             except KafkaError as error:
                 results[tp] = error
-        # The last request wins: remove these partitions from the node of old tools.
+        # This request replaces earlier ones in /admin/reassign_partitions, the znode of old tools.
         await self._remove_from_node(moves)
         return results | await self._begin(moves)
 

@@ -159,7 +159,7 @@ def test_a_failed_flush_fails_all_pending_results_of_its_partition(tmp_path, mon
     in_records_world(tmp_path, body)
 
 
-def test_flush_before_visible_alone_shows_records_after_the_flush(tmp_path):
+def test_with_flush_before_visible_records_become_visible_after_the_flush(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", flush_before_visible=True)
         reading = world.fetch(("a", 0, 0), max_wait_ms=10_000)

@@ -33,9 +33,9 @@ PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1))
 
 
 class Client:
-    def __init__(self, name: str, newer: bool, producer: ProducerIdAndEpoch) -> None:
+    def __init__(self, name: str, uses_v2: bool, producer: ProducerIdAndEpoch) -> None:
         self.name = name
-        self.newer = newer
+        self.uses_v2 = uses_v2
         self.producer = producer
         self.sequences = dict.fromkeys(PARTITIONS, 0)
         self.written: list[tuple[TopicPartition, bytes]] = []
@@ -89,8 +89,8 @@ class Transactions(RuleBasedStateMachine):
 
     # ---- actions
 
-    @rule(name=st.sampled_from(IDS), newer=st.booleans())
-    def init(self, name: str, newer: bool) -> None:
+    @rule(name=st.sampled_from(IDS), uses_v2=st.booleans())
+    def init(self, name: str, uses_v2: bool) -> None:
         for _ in range(2):
             try:
                 producer = self.node.run(self.node.transactions.init_producer(name, 60_000))
@@ -98,14 +98,14 @@ class Transactions(RuleBasedStateMachine):
             except KafkaError as error:
                 assert error.code is ErrorCode.CONCURRENT_TRANSACTIONS
         self._abort(name)
-        self.clients.append(Client(name, newer, producer))
+        self.clients.append(Client(name, uses_v2, producer))
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), tp=st.sampled_from(PARTITIONS))
     def produce(self, data: Any, tp: TopicPartition) -> None:
         client = data.draw(st.sampled_from(self.clients))
         producer = client.producer
-        if not client.newer:
+        if not client.uses_v2:
             try:
                 adding = self.node.transactions.add_partitions(client.name, producer.producer_id, producer.epoch, [tp])
                 self.node.run(adding)
@@ -115,7 +115,7 @@ class Transactions(RuleBasedStateMachine):
         value = b"%d" % self.count
         request = self.broker.request(producer, tp, sequence=client.sequences[tp], name=client.name, value=value)
         end = self.node.log(tp).end_offset
-        [code] = codes(self.broker.start(request, 12 if client.newer else 11))
+        [code] = codes(self.broker.start(request, 12 if client.uses_v2 else 11))
         if client.fenced:
             assert code is not ErrorCode.NONE, "a fenced producer has written"
             assert self.node.log(tp).end_offset == end
@@ -130,7 +130,7 @@ class Transactions(RuleBasedStateMachine):
     def end(self, data: Any, commit: bool) -> None:
         client = data.draw(st.sampled_from(self.clients))
         was_open = self._is_open(client)
-        version = 2 if client.newer else 0
+        version = 2 if client.uses_v2 else 0
         try:
             response = self.node.run(
                 self.node.transactions.end(
@@ -142,7 +142,7 @@ class Transactions(RuleBasedStateMachine):
             return
         if not was_open and client.fenced:
             # The coordinator had already started an abort: the abort of the producer succeeds.
-            assert client.newer and not commit
+            assert client.uses_v2 and not commit
             if any(c.name == client.name and not c.fenced for c in self.clients):
                 raise AssertionError("a fenced producer continues")
             client.fenced = False
@@ -150,7 +150,7 @@ class Transactions(RuleBasedStateMachine):
             for tp, value in client.written:
                 self.committed[tp].append((self.offsets[value], value))
         client.written = []
-        if client.newer and response != client.producer:
+        if client.uses_v2 and response != client.producer:
             client.producer = response
             client.sequences = dict.fromkeys(PARTITIONS, 0)
 

@@ -17,7 +17,7 @@ from kavka.web import connections
 from tests.support.half_open import check_half_open
 
 
-def listening(body, host: str = "127.0.0.1", registry: Registry | None = None, limit_s: float = 10) -> None:
+def with_listener(body, host: str = "127.0.0.1", registry: Registry | None = None, limit_s: float = 10) -> None:
     async def scenario() -> None:
         listener = MetricsListener(host, 0, registry or sample_registry())
         try:
@@ -51,7 +51,7 @@ def test_metrics_are_served(path):
         assert (status, kind) == (200, CONTENT_TYPE)
         assert b"kavka_things_total 3.0" in text
 
-    listening(body)
+    with_listener(body)
 
 
 def test_other_paths_and_methods_are_rejected():
@@ -60,7 +60,7 @@ def test_other_paths_and_methods_are_rejected():
         assert (await asyncio.to_thread(get, listener.port, "/metrics", "POST"))[0] == 501
         assert (await asyncio.to_thread(get, listener.port, "/metrics", "HEAD"))[2] == b""
 
-    listening(body)
+    with_listener(body)
 
 
 @pytest.mark.parametrize(("host", "addresses"), [("::1", ["::1"]), ("", ["127.0.0.1", "::1"])])
@@ -74,7 +74,7 @@ def test_listener_binds_ipv6_and_every_interface(host, addresses):
         for address in addresses:
             assert (await asyncio.to_thread(get, listener.port, host=address))[0] == 200
 
-    listening(body, host)
+    with_listener(body, host)
 
 
 def test_half_open_requests_do_not_block_scrapes(monkeypatch):
@@ -83,7 +83,7 @@ def test_half_open_requests_do_not_block_scrapes(monkeypatch):
     async def body(listener: MetricsListener) -> None:
         await asyncio.to_thread(check_half_open, listener.port, "/metrics")
 
-    listening(body, limit_s=60)
+    with_listener(body, limit_s=60)
 
 
 def test_failing_registry_returns_500():
@@ -95,7 +95,7 @@ def test_failing_registry_returns_500():
         for _ in range(2):
             assert (await asyncio.to_thread(get, listener.port))[0] == 500
 
-    listening(body, registry=Broken())
+    with_listener(body, registry=Broken())
 
 
 def test_port_in_use_raises_error_and_leaves_no_thread():

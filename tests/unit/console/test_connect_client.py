@@ -46,7 +46,7 @@ class Recorded(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def workers() -> Iterator[ConnectCluster]:
+def cluster() -> Iterator[ConnectCluster]:
     Recorded.responses = {request: (status, content) for request, status, content in json.loads(GOLDEN.read_text())}
     Recorded.requests = []
     server = HTTPServer(("127.0.0.1", 0), Recorded)
@@ -56,28 +56,28 @@ def workers() -> Iterator[ConnectCluster]:
     server.server_close()
 
 
-def test_connectors_of_apache_worker_are_parsed(workers):
-    (row,) = asyncio.run(workers.connectors())
+def test_connectors_of_apache_worker_are_parsed(cluster):
+    (row,) = asyncio.run(cluster.connectors())
     assert (row.name, row.type, row.state) == ("probe", "source", "RUNNING")
     assert row.connector_class.endswith("FileStreamSourceConnector")
     assert [(task.id, task.state) for task in row.tasks] == [(0, "RUNNING")]
     assert row.error == ""
 
 
-def test_commands_are_sent_to_connector(workers):
+def test_commands_are_sent_to_connector(cluster):
     Recorded.responses["POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"] = (202, {})
     for command in ("pause", "resume", "stop"):
         Recorded.responses[f"PUT /connectors/probe/{command}"] = (202, None)
-        asyncio.run(workers.control("probe", command))
-    asyncio.run(workers.control("a b/c", "restart"))
+        asyncio.run(cluster.control("probe", command))
+    asyncio.run(cluster.control("a b/c", "restart"))
     assert Recorded.requests[-1] == "POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"
 
 
-def test_trace_is_summarized(workers):
+def test_trace_is_summarized(cluster):
     trace = "ConnectException: it failed\n\tat here\nCaused by: IOException: no disk\n\tat there"
     status = {"connector": {"state": "RUNNING"}, "tasks": [{"id": 0, "state": "FAILED", "trace": trace}]}
     Recorded.responses["GET /connectors?expand=status&expand=info"] = (200, {"x": {"status": status}})
-    (row,) = asyncio.run(workers.connectors())
+    (row,) = asyncio.run(cluster.connectors())
     assert row.error == "ConnectException: it failed — Caused by: IOException: no disk"
 
 
@@ -91,10 +91,10 @@ def test_trace_is_summarized(workers):
         ((200, [1, 2]), "returned an unexpected response"),
     ],
 )
-def test_unexpected_responses_are_reported(workers, response, message):
+def test_unexpected_responses_are_reported(cluster, response, message):
     Recorded.responses["GET /connectors?expand=status&expand=info"] = response
     with pytest.raises(Refused, match=message):
-        asyncio.run(workers.connectors())
+        asyncio.run(cluster.connectors())
 
 
 def test_unreachable_worker_and_invalid_address_are_rejected():

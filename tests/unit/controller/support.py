@@ -31,7 +31,8 @@ from kavka.replication.metadata_cache import MetadataCache
 
 
 class FakeBroker:
-    """Records the controller's requests. `leads` has the last state of each replica."""
+    """Records the controller's requests. `leads` has the last received state of each replica,
+    also of followers."""
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
@@ -129,7 +130,8 @@ def in_world(
     racks: dict[int, str] | None = None,
     start: bool = True,
 ) -> Any:
-    """Run `body` in one run of the controller's process."""
+    """Run `body` with a new controller. A second call with the same folder continues on its znodes,
+    like a restarted process."""
 
     async def run() -> Any:
         store = EmbeddedStore.open(folder / "metadata.db")

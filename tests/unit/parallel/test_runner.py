@@ -12,13 +12,13 @@ from kavka.parallel import handling
 from kavka.parallel.handling import Runner
 
 
-class Threaded(Runner):
-    """A thread that fails with `error`, or runs until `stuck` is set, or without `stuck` until the
-    stop."""
+class FakeRunner(Runner):
+    """Runs one thread. The thread fails with `error`, or runs until `stop` is called. With
+    `release`, only this event ends it."""
 
-    def __init__(self, error: BaseException | None = None, stuck: threading.Event | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, release: threading.Event | None = None) -> None:
         self._stopping = threading.Event()
-        self._end = stuck or self._stopping
+        self._end = release or self._stopping
         self._failure = error
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -46,41 +46,41 @@ class Threaded(Runner):
 
 def test_handler_that_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handling, "STOP_TIMEOUT_S", 0.05)
-    stuck = threading.Event()
-    runner = Threaded(stuck=stuck)
+    release = threading.Event()
+    runner = FakeRunner(release=release)
     with pytest.raises(KafkaTimeout, match="a handler is still running"), runner:
         runner.start()
-    stuck.set()
+    release.set()
     assert runner.join(60)
 
 
 def test_error_of_a_thread_is_raised_at_the_end() -> None:
-    with pytest.raises(ValueError, match="broken"), Threaded(ValueError("broken")) as runner:
+    with pytest.raises(ValueError, match="broken"), FakeRunner(ValueError("broken")) as runner:
         runner.start()
 
 
 def test_reported_error_is_not_raised_again() -> None:
-    with Threaded(ValueError("broken")) as runner, pytest.raises(ValueError, match="broken"):
+    with FakeRunner(ValueError("broken")) as runner, pytest.raises(ValueError, match="broken"):
         runner.run()
 
 
 def test_error_of_the_block_takes_precedence_and_the_other_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(KeyError), Threaded(ValueError("broken")) as runner:
+    with pytest.raises(KeyError), FakeRunner(ValueError("broken")) as runner:
         runner.start()
         raise KeyError
     assert "ValueError('broken')" in caplog.text
     monkeypatch.setattr(handling, "STOP_TIMEOUT_S", 0.05)
-    stuck = threading.Event()
-    with pytest.raises(KeyError), Threaded(stuck=stuck) as runner:
+    release = threading.Event()
+    with pytest.raises(KeyError), FakeRunner(release=release) as runner:
         runner.start()
         raise KeyError
     assert "still running" in caplog.text
-    stuck.set()
+    release.set()
     assert runner.join(60)
 
 
 def test_runner_that_was_never_started_ends_without_an_error() -> None:
-    with Threaded():
+    with FakeRunner():
         pass

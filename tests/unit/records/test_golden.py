@@ -12,8 +12,8 @@ from kavka.records.reader import read_records
 from tests.unit.records.support import APPEND_TIME, TIME, built, golden_batches, golden_records
 
 CASES = [(version, name) for version in ("3.9.1", "4.3.0") for name in golden_batches(version)]
-PLAIN = [(version, name) for version, name in CASES if name.startswith("magic")]
-DOWN = [name for version, name in CASES if name.startswith("down")]
+BATCHES = [(version, name) for version, name in CASES if name.startswith("magic")]
+DOWN_CONVERTED = [name for version, name in CASES if name.startswith("down")]
 
 
 def parse_name(name: str) -> tuple[int, int, str, int, int]:
@@ -23,7 +23,7 @@ def parse_name(name: str) -> tuple[int, int, str, int, int]:
     return int(magic[-1]), CODEC_IDS[codec], kind, int(count), int(base)
 
 
-@pytest.mark.parametrize(("version", "name"), PLAIN)
+@pytest.mark.parametrize(("version", "name"), BATCHES)
 def test_batches_written_by_java_are_read(version: str, name: str) -> None:
     magic, codec, kind, count, base = parse_name(name)
     data = golden_batches(version)[name]
@@ -38,7 +38,7 @@ def test_batches_written_by_java_are_read(version: str, name: str) -> None:
     assert list(read_records(data)) == expected
 
 
-@pytest.mark.parametrize(("version", "name"), PLAIN)
+@pytest.mark.parametrize(("version", "name"), BATCHES)
 def test_building_the_same_records_gives_the_bytes_of_java_up_to_compression(version: str, name: str) -> None:
     magic, codec, kind, count, base = parse_name(name)
     data = golden_batches(version)[name]
@@ -81,7 +81,7 @@ def test_end_markers_have_the_bytes_of_java(version: str, kind: str) -> None:
     assert len(list(read_records(data, include_control=True))) == 1
 
 
-@pytest.mark.parametrize("name", DOWN)
+@pytest.mark.parametrize("name", DOWN_CONVERTED)
 def test_down_conversion_gives_the_bytes_of_java(name: str) -> None:
     golden = golden_batches("3.9.1")
     kind, codec = name.split("/")

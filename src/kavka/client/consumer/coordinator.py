@@ -92,7 +92,7 @@ class Coordinator:
         self.timeout = config.seconds("request.timeout.ms")
         self.backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._metrics = metrics
-        self._finding = asyncio.Lock()
+        self._lookup_lock = asyncio.Lock()
         self._require_stable = config["isolation.level"] == "read_committed"
 
     # --- discovery
@@ -107,7 +107,7 @@ class Coordinator:
         # A lookup that is in progress may have a longer timeout than this call.
         try:
             async with asyncio.timeout(limit):
-                await self._finding.acquire()
+                await self._lookup_lock.acquire()
         except TimeoutError:
             reason = cause_of(self.cluster.connect_error())
             raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s{reason}") from None
@@ -117,7 +117,7 @@ class Coordinator:
                 self.node = (await self.cluster.find_coordinator(self.group_id, GROUP, timeout=remaining)).id
             return self.node
         finally:
-            self._finding.release()
+            self._lookup_lock.release()
 
     def forget(self) -> None:
         """Make the next request look up the coordinator."""
@@ -125,7 +125,7 @@ class Coordinator:
 
     def forget_if_moved(self, code: int) -> bool:
         """Make the next request look up the coordinator if the error code is NOT_COORDINATOR or
-        COORDINATOR_NOT_AVAILABLE. Returns whether it is."""
+        COORDINATOR_NOT_AVAILABLE, and return True in this case."""
         if code in _COORDINATOR_MOVED:
             self.forget()
             return True
@@ -310,8 +310,8 @@ class Coordinator:
 
 
 def _retriable_error(reason: str) -> KafkaError:
-    """Return an error that makes `with_retries` retry with the member's current identity. The code
-    stands for any retriable code that does not affect the coordinator."""
+    """Return an error that makes `with_retries` retry with the member's current identity. Unlike
+    other codes, COORDINATOR_LOAD_IN_PROGRESS does not start a lookup of the coordinator."""
     return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, reason)
 
 

@@ -18,14 +18,14 @@
   // --- forms: sent in the background; the result is shown in a line of the form
   const showResult = (output, text, kind) => {
     output.textContent = text;
-    output.className = `answer ${kind}`;
+    output.className = `outcome ${kind}`;
   };
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!form.matches("form.op")) return;
     event.preventDefault();
     const button = event.submitter ?? form.querySelector("button");
-    const output = form.querySelector(".answer");
+    const output = form.querySelector(".outcome");
     for (const input of form.querySelectorAll(".wrong")) input.classList.remove("wrong");
     const data = new URLSearchParams(new FormData(form));
     if (button?.name) data.set(button.name, button.value);
@@ -50,7 +50,7 @@
         form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: result }));
         if (result.location) {
           leaving = true;
-          sessionStorage.setItem("said", result.message ?? "");
+          sessionStorage.setItem("confirmation", result.message ?? "");
           if (result.location === location.pathname + location.search) location.reload();
           else location.href = result.location;
           return;
@@ -65,10 +65,10 @@
       if (!leaving) { sending -= 1; refresh(true); }
     }
   });
-  const said = document.getElementById("said");
-  const storedMessage = sessionStorage.getItem("said");
-  if (said && storedMessage) { said.textContent = storedMessage; said.hidden = false; }
-  sessionStorage.removeItem("said");
+  const confirmation = document.getElementById("confirmation");
+  const storedMessage = sessionStorage.getItem("confirmation");
+  if (confirmation && storedMessage) { confirmation.textContent = storedMessage; confirmation.hidden = false; }
+  sessionStorage.removeItem("confirmation");
 
   // --- filter the rows of a table: <input data-filter="id of the table">
   document.addEventListener("input", (event) => {

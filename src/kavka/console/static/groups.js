@@ -26,7 +26,7 @@
     }));
     set.elements.namedItem("offsets").value = result.offsets;
     set.elements.namedItem("seen").value = result.seen;
-    set.querySelector(".answer").textContent = "";
+    set.querySelector(".outcome").textContent = "";
     preview.hidden = false;
   });
   plan.addEventListener("input", () => { preview.hidden = true; });

@@ -1,9 +1,10 @@
 """One driver per application: the last one that started.
 
 A driver claims its application with InitProducerId for a transactional id that only drivers of this
-application use. The transaction coordinator gives each claim a higher epoch, so the claim survives
-the machines of drivers and needs no clock. The source compares the claim before it begins a
-micro-batch. A driver whose claim is no longer the last one ends before it writes to the checkpoint.
+application use. The transaction coordinator stores the claims and gives each claim a higher epoch,
+so they depend neither on the machine nor on the clock of a driver. The source compares its claim
+with the coordinator's before it begins a micro-batch. A driver with an older claim ends before it
+writes to the checkpoint.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def claim(admin: Admin, application: str) -> Claim | None:
 
 
 def check(admin: Admin, claim: Claim) -> None:
-    """Raise Fenced if another driver has made a later claim. A coordinator forgets an id that was
-    not used for a week; a later claim would have it again."""
+    """Raise Fenced if another driver has made a later claim. If the coordinator does not know the
+    id, there is no later claim: it only removes ids that were not used for a week."""
     try:
         last = admin.describe_transactions([claim.transactional_id], timeout=_TIMEOUT)[claim.transactional_id]
     except KafkaError as error:

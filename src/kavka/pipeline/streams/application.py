@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT = 30.0
-_BEFORE_AGAIN = 1.0
+_RESTART_DELAY_S = 1.0
 _BATCH_ENDS = 5.0
 _OWN_ERRORS = (
     "FailedProcessingException:", "RetryProductionException:", "StreamsException:", "PipelineError:", "OptionError:",
@@ -130,7 +130,7 @@ class KafkaStreams:
             self._totals.begin()
             self._pages = serve_status(self, self._settings)
             with self._swapping:
-                self._query = self._started()
+                self._query = self._start_query()
             if self._to(State.RUNNING):
                 self._purge.start()
         except BaseException as error:
@@ -409,7 +409,7 @@ class KafkaStreams:
                     elif self._fail(error, may_continue=True):
                         return
                     error = None
-                    self._closing(_BEFORE_AGAIN)
+                    self._closing(_RESTART_DELAY_S)
                     self._start_again()
                 elif self._ended():
                     if not self._paused_until_resumed():
@@ -470,11 +470,11 @@ class KafkaStreams:
                 return
             self._to(State.REBALANCING)
             _stop(self._query)
-            self._query = self._started()
+            self._query = self._start_query()
         if not self._to(State.RUNNING):
             self._query.stop()
 
-    def _started(self) -> StreamingQuery:
+    def _start_query(self) -> StreamingQuery:
         from kavka.pipeline.streams.compiler import compile_query
         from kavka.pipeline.streams.workers import Job
 

@@ -3,8 +3,8 @@
 State may have pickled objects of the user (`suppress`, joins with a grace period), which run code
 when they are read. So a folder that another user created or may write to is refused. Below a folder
 that all users may write to, such as /tmp, every level is checked: any user can create the next one,
-or a symbolic link. On other file systems (`s3a://`, `hdfs://`) their access
-rules protect the state, and folders need not be created.
+or a symbolic link. On other file systems (`s3a://`, `hdfs://`) the access rules of the file system
+protect the state, and folders are not created.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def _walk(folder: Path, create: bool, links: int = 0) -> None:
             return
         is_shared = not is_link and not is_last and bool(status.st_mode & stat.S_ISVTX)
         if below_shared or is_last:
-            _check(level, status, may_be_roots=not is_last, may_be_shared=is_shared)
+            _check(level, status, may_belong_to_root=not is_last, may_be_shared=is_shared)
         in_shared = is_shared and bool(status.st_mode & _OTHERS_WRITE)
         below_shared = below_shared or in_shared
 
 
-def _check(level: Path, status: os.stat_result, may_be_roots: bool, may_be_shared: bool) -> None:
+def _check(level: Path, status: os.stat_result, may_belong_to_root: bool, may_be_shared: bool) -> None:
     if stat.S_ISLNK(status.st_mode):
         why = "is a symbolic link"
     elif not stat.S_ISDIR(status.st_mode):
-        why = "is no folder"
-    elif status.st_uid != os.geteuid() and not (may_be_roots and status.st_uid == 0):
+        why = "is not a folder"
+    elif status.st_uid != os.geteuid() and not (may_belong_to_root and status.st_uid == 0):
         why = f"belongs to the user with the id {status.st_uid}"
     elif status.st_mode & _OTHERS_WRITE and not may_be_shared:
         raise StreamsException(

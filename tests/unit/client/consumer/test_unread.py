@@ -92,7 +92,7 @@ def iterate(core: ConsumerCore) -> list[int]:
     return commits
 
 
-def leave(consumer: Any) -> Any:
+def unsubscribe(consumer: Any) -> Any:
     return consumer.unsubscribe()
 
 
@@ -100,7 +100,7 @@ def assign_other(consumer: Any) -> Any:
     return consumer.assign([B])
 
 
-@pytest.mark.parametrize("change", [leave, assign_other])
+@pytest.mark.parametrize("change", [unsubscribe, assign_other])
 def test_unyielded_records_are_not_committed_by_a_new_assignment(
     change: Callable[[Any], Any],
 ) -> None:

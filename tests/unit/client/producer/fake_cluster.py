@@ -1,5 +1,5 @@
-"""An in-memory broker that responds without calls of the test, for producers that run a loop: it is
-leader and coordinator, and has the metadata.
+"""An in-memory broker that responds to each request by itself, for producers with a running event
+loop. It is the leader and the coordinator, and has the metadata.
 
 A test replaces `producer_core.Cluster` with this `Cluster`.
 """
@@ -46,8 +46,8 @@ class Connection(FakeConnection):
 
 
 class Cluster(FakeCluster):
-    """The coordinator and the leader. `committed` and `aborted` are the values by the outcome of
-    their transaction. Requests wait while `stalled`."""
+    """The coordinator and the leader. `committed` and `aborted` are the values of committed and of
+    aborted transactions. Produce requests wait while `stalled` is set."""
 
     def __init__(self) -> None:
         super().__init__(FakeBroker())
@@ -57,7 +57,7 @@ class Cluster(FakeCluster):
         self.aborted: list[bytes] = []
         self.offsets: list[int] = []
         self.epoch = 0
-        self.metadata = Gate()
+        self.metadata_gate = Gate()
         self.fail_metadata = False
         self.offsets_gate = Gate()
 
@@ -83,8 +83,8 @@ class Cluster(FakeCluster):
         self.respond()
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        while not self.metadata.opened.is_set():
-            self.metadata.reached.set()
+        while not self.metadata_gate.opened.is_set():
+            self.metadata_gate.reached.set()
             await asyncio.sleep(0.005)
         if self.fail_metadata:
             raise KafkaTimeout("no metadata")

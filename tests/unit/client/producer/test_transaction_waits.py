@@ -120,7 +120,7 @@ def test_send_that_waits_for_user_code_adds_nothing_to_the_next_transaction(
     cluster: Cluster, place: str, commit: bool
 ) -> None:
     user_code = SlowUserCode()
-    cluster.metadata.opened.set()
+    cluster.metadata_gate.opened.set()
     with in_transaction(**{place: [user_code] if place == "interceptor_classes" else user_code}) as producer:
         producer.send("t", b"old").get(WAIT)
         user_code.gate.shut = True
@@ -149,19 +149,19 @@ def test_send_that_waits_for_metadata_adds_nothing_to_the_next_transaction(
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
         late = Call(lambda: send(producer, "later", as_batch))
-        assert cluster.metadata.reached.wait(WAIT)
+        assert cluster.metadata_gate.reached.wait(WAIT)
         next_transaction(producer, commit)
-        cluster.metadata.opened.set()
+        cluster.metadata_gate.opened.set()
         check_next(producer, cluster, late.join())
 
 
 def test_failed_wait_for_metadata_does_not_fail_the_next_transaction(cluster: Cluster) -> None:
     with in_transaction() as producer:
         late = Call(lambda: producer.send("later", b"late"))
-        assert cluster.metadata.reached.wait(WAIT)
+        assert cluster.metadata_gate.reached.wait(WAIT)
         next_transaction(producer, commit=False)
         cluster.fail_metadata = True
-        cluster.metadata.opened.set()
+        cluster.metadata_gate.opened.set()
         assert isinstance(late.join(), KafkaTimeout)
         producer.send("t", b"new").get(WAIT)
         producer.commit_transaction()
@@ -323,10 +323,10 @@ def test_blocked_asyncio_send_adds_nothing_to_the_next_transaction(cluster: Clus
                 await first
             else:
                 late = asyncio.create_task(producer.send("later", b"late"))
-                await asyncio.to_thread(cluster.metadata.reached.wait, WAIT)
+                await asyncio.to_thread(cluster.metadata_gate.reached.wait, WAIT)
             await (producer.commit_transaction() if commit else producer.abort_transaction())
             await producer.begin_transaction()
-            cluster.metadata.opened.set()
+            cluster.metadata_gate.opened.set()
             opened.set()
             with pytest.raises(IllegalState, match="committed or aborted during the call"):
                 await (await late)

@@ -123,10 +123,10 @@ def test_only_the_commit_is_allowed_after_it_timed_out() -> None:
             response = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(True, 0.01)
-            again = "is being committed or was committed: call commit_transaction again until it returns"
-            with pytest.raises(IllegalState, match=again):
+            message = "is being committed or was committed: call commit_transaction again until it returns"
+            with pytest.raises(IllegalState, match=message):
                 await transactions.end(False, 60)
-            with pytest.raises(IllegalState, match=again):
+            with pytest.raises(IllegalState, match=message):
                 bench.send(b"b")
             response.set()
             await coordinator.until("EndTxn done")

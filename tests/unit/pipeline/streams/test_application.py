@@ -16,7 +16,7 @@ from kavka.streams import KafkaStreams, StreamsBuilder, StreamsException, Stream
 from tests.support.processes import wait_until
 
 
-class Later:
+class LaterClaim:
     """A coordinator that knows a later claim."""
 
     def describe_transactions(self, names: list[str], timeout: float) -> dict[str, Any]:
@@ -60,8 +60,8 @@ class Application:
         self.queries: list[Query] = []
         self.compiling, self.may_compile = threading.Event(), threading.Event()
         self.may_compile.set()
-        monkeypatch.setattr(application, "_BEFORE_AGAIN", 0.01)
-        monkeypatch.setattr(self.streams, "_started", self._start_query)
+        monkeypatch.setattr(application, "_RESTART_DELAY_S", 0.01)
+        monkeypatch.setattr(self.streams, "_start_query", self._start_query)
         monkeypatch.setattr(self.streams._totals, "has_begin", lambda: True)
         monkeypatch.setattr(self.streams._totals, "begin", lambda: None)
         self.states: list[str] = []
@@ -155,7 +155,7 @@ def test_a_handler_can_replace_the_query(app: Application) -> None:
 
 def test_a_driver_that_was_replaced_ends_whatever_the_handler_says(app: Application) -> None:
     with pytest.raises(Fenced) as raised:
-        check(Later(), Claim("app-driver", 1, 0))  # type: ignore[arg-type]
+        check(LaterClaim(), Claim("app-driver", 1, 0))  # type: ignore[arg-type]
     app.streams.set_uncaught_exception_handler(lambda error: StreamThreadExceptionResponse.REPLACE_THREAD)
     app.streams.start()
     app.queries[0].fail(ValueError(f"[PYTHON_DATA_SOURCE_ERROR]\nkavka.pipeline.spark.fencing.Fenced: {raised.value}"))

@@ -90,7 +90,7 @@ def test_a_folder_of_another_user_is_refused(shared: Path, monkeypatch: pytest.M
 
 def test_a_file_is_no_folder(shared: Path) -> None:
     (shared / "kafka-streams").touch()
-    with pytest.raises(StreamsException, match="is no folder"):
+    with pytest.raises(StreamsException, match="is not a folder"):
         create_own_folder(shared / "kafka-streams" / "app")
 
 

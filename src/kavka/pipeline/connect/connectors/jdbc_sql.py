@@ -1,4 +1,4 @@
-"""[pure] The SQL of the JDBC connectors: names, times, ranges of rows, and merging staged rows into
+"""The SQL of the JDBC connectors: names, times, ranges of rows, and merging staged rows into
 a table.
 
 `Dialect` has the differences between databases. All other SQL is portable.
