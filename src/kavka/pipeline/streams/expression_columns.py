@@ -244,6 +244,8 @@ def _pattern(text: str) -> str:
 
 
 def _spark_functions() -> dict[str, Callable[..., Column]]:
+    """Return the translation of each operation to a Spark column. A translation gets the expression
+    and the columns of its inputs. The table is in a function, because it needs pyspark."""
     from pyspark.sql import functions as f
 
     def finite(expression: Expression, column: Column) -> Column:

@@ -166,6 +166,11 @@ class KTable:
         joined: TableJoined | Named | Materialized | None = None,
         materialized: Materialized | TableJoined | Named | None = None,
     ) -> KTable:
+        """Add the processors and topics of a foreign-key join.
+
+        The function is long, because Kafka numbers all names before the first processor is added,
+        and each processor refers to several of these names.
+        """
         if not isinstance(other, KTable):
             raise TopologyException(f"a table cannot be joined with a {type(other).__name__}")
         options = joined, materialized
