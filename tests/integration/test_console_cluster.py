@@ -308,7 +308,7 @@ def test_an_open_page_shows_that_a_broker_was_killed_and_restarted(page, cluster
     page.evaluate("window.same = true")
     cluster.kill(2)
     expect(figure(page, "Brokers up")).to_have_text("2")
-    expect(page.locator("#figures .figure.bad")).to_contain_text(["gone: 2"])
+    expect(page.locator("#figures .figure.bad")).to_contain_text(["missing: 2"])
     expect(figure(page, "Under-replicated")).not_to_have_text("0")
     expect(page.locator("#strip")).to_contain_text("broker 2 is not in the cluster")
     assert page.evaluate("window.same"), "the page was reloaded"

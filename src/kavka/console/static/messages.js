@@ -88,7 +88,7 @@
     const rate = data.seconds > 0.2 ? `, ${number.format(Math.round(data.scanned / data.seconds))}/s` : "";
     const dropped = data.dropped ? `, ${number.format(data.dropped)} came too fast to be shown` : "";
     const state = end ? (data.done ? (shown ? "That is all" : "Nothing was found") : "There is more") : tail ? "Live" : "Searching";
-    progress.textContent = `${state}: ${number.format(shown)} shown, ${number.format(data.scanned)}${total} looked at${rate}${dropped}`;
+    progress.textContent = `${state}: ${number.format(shown)} shown, ${number.format(data.scanned)}${total} read${rate}${dropped}`;
   };
   const finish = () => { source?.close(); source = null; stop.hidden = true; };
   const fail = (text) => { finish(); failed.textContent = text; failed.hidden = false; progress.textContent = `Stopped: ${number.format(shown)} shown`; };
