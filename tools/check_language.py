@@ -3,8 +3,9 @@
     python tools/check_language.py [--count] [path ...]
 
 Identifiers: no code binds a name in `BANNED_NAMES`.
-Prose: comments, docstrings, log lines, error messages, help texts and the Markdown pages in
-`PAGES` contain no pattern in `VOCABULARY`. Text in backticks is code and is not checked.
+Prose: comments, docstrings, log lines, error messages, help texts, the templates of the console and
+the Markdown pages in `PAGES` contain no pattern in `VOCABULARY`. Text in backticks is code and is
+not checked.
 
 `tools/language_allowed.txt` lists the exceptions, one per line: `path: text of the finding`.
 """
@@ -24,7 +25,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = ROOT / "tools" / "language_allowed.txt"
 FOLDERS = ("src", "tests", "bench", "tools", "examples", "setup.py")
-PAGES = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/gaps.md", "docs/decisions")
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/decisions",
+    *(
+        f"docs/{name}.md"
+        for name in (
+            "admin",
+            "architecture",
+            "client-configuration",
+            "configuration",
+            "console",
+            "console-messages",
+            "consumer",
+            "faults",
+            "gaps",
+            "parallel",
+            "pipeline",
+            "producer",
+            "replication",
+            "schemas",
+            "serializers",
+            "tools",
+        )
+    ),
+)
 # Generated code, and this list itself.
 EXCLUDED = (
     "src/kavka/protocol/messages/",
@@ -81,6 +107,8 @@ def findings(paths: list[Path]) -> Iterator[Finding]:
     for path in paths:
         if path.suffix == ".md":
             yield from _vocabulary_findings(path, _markdown_sentences(path.read_text()))
+        elif path.suffix == ".html":
+            yield from _vocabulary_findings(path, _template_texts(path.read_text()))
         else:
             source = path.read_text()
             tree = ast.parse(source)
@@ -188,11 +216,21 @@ def _markdown_sentences(text: str) -> Iterator[tuple[int, str]]:
             paragraph = f"{paragraph} {line.strip().lstrip('#-* ')}".strip()
 
 
+def _template_texts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) between the tags of a Jinja template."""
+    for number, line in enumerate(text.split("\n"), 1):
+        yield number, re.sub(r"{[%{#].*?[%}#]}|<[^>]*>", "", line).strip()
+
+
 def source_files(arguments: list[str]) -> list[Path]:
     files: list[Path] = []
     for place in arguments or [*FOLDERS, *PAGES]:
         path = (ROOT / place).resolve()
-        files += sorted(file for suffix in ("*.py", "*.md") for file in path.rglob(suffix)) if path.is_dir() else [path]
+        files += (
+            sorted(file for suffix in ("*.py", "*.md", "*.html") for file in path.rglob(suffix))
+            if path.is_dir()
+            else [path]
+        )
     return [file for file in files if not str(file.relative_to(ROOT)).startswith(EXCLUDED)]
 
 

@@ -22,6 +22,11 @@ def findings(root: Path, name: str, text: str) -> list[str]:
     return [f"{line}: {finding}" for _, line, finding in check_language.findings([path])]
 
 
+def test_texts_of_templates_are_checked_but_not_their_code(root: Path) -> None:
+    template = '<p class="answer">{% if gone.is_over %}No broker <b>answers</b>.{% endif %}</p>\n<p>{{ told }}</p>'
+    assert findings(root, "page.html", template) == ["1: 'answers' (write: response, respond, return)"]
+
+
 @pytest.mark.parametrize(
     "source",
     [
