@@ -118,11 +118,11 @@ class CommonSettings(TypedDict, total=False):
     sasl_password: str | None
     """The password, if sasl.jaas.config is not set (as in librdkafka)."""
     sasl_login_callback: TokenCallback | None
-    """Our own: a function, plain or async, that returns a token for OAUTHBEARER, or a token and the
-    time of its expiry in seconds since the epoch. In a file: package.module:function."""
+    """A function, plain or async, that returns a token for OAUTHBEARER, or a token and the time of
+    its expiry in seconds since the epoch (Kavka only). In a file: package.module:function."""
     sasl_login_callback_handler_class: object | None
-    """Kafka's OAuthBearerLoginCallbackHandler has the effect of the settings of the token endpoint.
-    Use sasl.login.callback for your own function."""
+    """Kafka's OAuthBearerLoginCallbackHandler is accepted; the settings of the token endpoint
+    configure it. Use sasl.login.callback for a custom function."""
     sasl_client_callback_handler_class: object | None
     """The class that provides credentials."""
     sasl_login_class: object | None
