@@ -62,6 +62,8 @@ def is_final(report: pytest.TestReport) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Run pytest and retry failed tests. Return the exit code."""
+    # The `-m` in pytest's settings would deselect the tests of the matrix. pytest changes the list.
+    selection = ["-m", arguments[arguments.index("-m") + 1]] if "-m" in arguments else []
     failures = Failures()
     outcome = int(pytest.main(arguments, plugins=[failures]))
     if failures.final:
@@ -70,7 +72,7 @@ def main(arguments: list[str]) -> int:
         return outcome
     print_tests("FAILED IN PARALLEL, retried alone:", failures.retriable)
     for test in failures.retriable:
-        outcome = subprocess.run([sys.executable, "-m", "pytest", test], check=False).returncode
+        outcome = subprocess.run([sys.executable, "-m", "pytest", *selection, test], check=False).returncode
         if outcome != pytest.ExitCode.OK:
             return outcome
     print_tests(PASSED_ALONE, failures.retriable)

@@ -43,7 +43,7 @@ def run(folder: Path, text: str, *options: str) -> tuple[int, str]:
     """Return the exit code and the output. `retried` in the folder has the names of retried
     tests."""
     (folder / "test_example.py").write_text(text)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = records: compares records\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  records\n  matrix\naddopts = -m 'not matrix'\n")
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.retry", *options, "test_example.py"],
         cwd=folder,
@@ -53,6 +53,12 @@ def run(folder: Path, text: str, *options: str) -> tuple[int, str]:
         timeout=120,
     )
     return done.returncode, done.stdout
+
+
+def test_the_retry_selects_the_same_marker(tmp_path):
+    outcome, output = run(tmp_path, fails_once(marker="@pytest.mark.matrix"), "-m", "matrix")
+    assert outcome == 0, output
+    assert "1 passed" in output
 
 
 def test_passing_tests_run_once(tmp_path):
