@@ -420,7 +420,8 @@ def test_commit_and_subscribe_require_a_group(make: Make, topic: str) -> None:
 # --- Arrow
 
 
-def test_arrow_has_all_columns(servers: str, make: Make, topic: str) -> None:
+@pytest.mark.parametrize("views", [False, True])
+def test_arrow_has_all_columns(servers: str, make: Make, topic: str, views: bool) -> None:
     make_topic(servers, topic, 2)
     with Producer(bootstrap_servers=servers) as producer:
         for i in range(500):
@@ -432,9 +433,10 @@ def test_arrow_has_all_columns(servers: str, make: Make, topic: str) -> None:
     consumer.assign([(topic, 0), (topic, 1)])
     rows: list[dict[str, Any]] = []
     while len(rows) < 501:
-        batch = consumer.poll_arrow(10)
+        batch = consumer.poll_arrow(10, views=views)
         assert batch is not None
         batch.validate(full=True)
+        assert {str(batch[name].type) for name in ("key", "value")} == {"binary_view" if views else "binary"}
         rows += batch.to_pylist()
     rows.sort(key=lambda row: row["timestamp"])
     assert [row["value"] for row in rows] == [b"v%d" % i for i in range(500)] + [None]

@@ -96,6 +96,9 @@ def test_all_methods_of_the_blocking_consumer_are_available(servers: str, topic:
             await consumer.seek(tp, 0)
             batch = await consumer.poll_arrow(10)
             assert batch is not None and batch["value"].to_pylist() == numbers(20)
+            await consumer.seek(tp, 0)
+            batch = await consumer.poll_arrow(10, views=True)
+            assert batch is not None and batch["value"].to_pylist() == numbers(20)
             assert consumer.metrics()["records-consumed-total"] >= 40
             assert consumer.assignment() == {tp}
             await consumer.unsubscribe()

@@ -3,13 +3,13 @@
 # cython: annotation_typing=False
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 
 cdef class ConsumerRecord:
@@ -24,7 +24,9 @@ cdef class Columns:
     cdef public Py_ssize_t rows, room, max_size
     cdef public object offsets, timestamps, keys, values
     cdef public bytearray key_data, value_data, key_ends, value_ends, key_flags, value_flags
-    cdef public list headers, runs, types
+    cdef public bytearray key_views, value_views
+    cdef public bint has_views
+    cdef public list buffers, headers, runs, types
     # Used bytes of key_data and value_data, which are longer while they are filled.
     cdef public Py_ssize_t key_used, value_used
 
@@ -49,6 +51,40 @@ cdef class Fetched:
     cdef Py_ssize_t _take(self, list out, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_columns(self, Columns out, Py_ssize_t limit) except -1
     cdef _advance(self, Py_ssize_t pos, Py_ssize_t remaining, long long offset, Py_ssize_t size)
+
+
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    static Py_ssize_t receive_available(int fd, void *buffer, Py_ssize_t size) { return -1; }
+    #else
+    #include <sys/socket.h>
+    static Py_ssize_t receive_available(int fd, void *buffer, Py_ssize_t size) {
+        return recv(fd, buffer, (size_t)size, MSG_DONTWAIT);
+    }
+    #endif
+    """
+    Py_ssize_t receive_available(int fd, void* buffer, Py_ssize_t size) nogil
+
+
+cdef inline Py_ssize_t receive_bytes(int fd, object buffer, Py_ssize_t start, Py_ssize_t end) except -1:
+    """Receive available bytes, without the GIL, until none is available or the buffer is full."""
+    cdef Py_buffer view
+    cdef Py_ssize_t size
+    cdef Py_ssize_t at = start
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        if start < 0 or end > view.len:
+            raise ValueError("the buffer has no room")
+        with nogil:
+            while at < end:
+                size = receive_available(fd, <char*>view.buf + at, end - at)
+                if size <= 0:
+                    break
+                at += size
+    finally:
+        PyBuffer_Release(&view)
+    return at - start
 
 
 cdef inline bytearray new_bytearray(Py_ssize_t size):
@@ -268,17 +304,24 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
 
 
 cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssize_t values) except -1:
-    """Ensure room for `rows` more rows, `keys` more bytes of keys and `values` more bytes of values."""
+    """Ensure room for `rows` more rows and, without views, for `keys` more bytes of keys and
+    `values` more bytes of values."""
     cdef Py_ssize_t need = out.rows + rows
     if need > out.room:
         need = max(need, 2 * out.room, 4096)
         PyByteArray_Resize(out.offsets, need * 8)
         PyByteArray_Resize(out.timestamps, need * 8)
-        PyByteArray_Resize(out.key_ends, need * 4 + 4)
-        PyByteArray_Resize(out.value_ends, need * 4 + 4)
         PyByteArray_Resize(out.key_flags, need)
         PyByteArray_Resize(out.value_flags, need)
+        if out.has_views:
+            PyByteArray_Resize(out.key_views, need * 16)
+            PyByteArray_Resize(out.value_views, need * 16)
+        else:
+            PyByteArray_Resize(out.key_ends, need * 4 + 4)
+            PyByteArray_Resize(out.value_ends, need * 4 + 4)
         out.room = need
+    if out.has_views:
+        return 0
     need = out.key_used + keys
     if need > PyByteArray_GET_SIZE(out.key_data):
         PyByteArray_Resize(out.key_data, max(need, 2 * out.key_used))
@@ -286,6 +329,15 @@ cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssiz
     if need > PyByteArray_GET_SIZE(out.value_data):
         PyByteArray_Resize(out.value_data, max(need, 2 * out.value_used))
     return 0
+
+
+cdef struct View:
+    # An item of Arrow's binary_view layout. Items of up to 12 bytes are in the view itself, from
+    # `prefix` on. For other items, `prefix` has the first 4 bytes.
+    int32_t size
+    char prefix[4]
+    int32_t buffer
+    int32_t offset
 
 
 cdef struct Sinks:
@@ -298,6 +350,11 @@ cdef struct Sinks:
     int32_t* value_ends
     char* key_data
     char* value_data
+    View* key_views
+    View* value_views
+    # The number (from 1) and the start of the buffer that new views refer to. 0 without views.
+    int32_t buffer
+    const unsigned char* buffer_start
     Py_ssize_t row, key_used, value_used
 
 
@@ -311,10 +368,30 @@ cdef inline Sinks sinks_of(Columns out):
     sinks.value_ends = <int32_t*>PyByteArray_AS_STRING(out.value_ends)
     sinks.key_data = PyByteArray_AS_STRING(out.key_data)
     sinks.value_data = PyByteArray_AS_STRING(out.value_data)
+    sinks.key_views = <View*>PyByteArray_AS_STRING(out.key_views)
+    sinks.value_views = <View*>PyByteArray_AS_STRING(out.value_views)
+    sinks.buffer = 0
+    sinks.buffer_start = NULL
     sinks.row = out.rows
     sinks.key_used = out.key_used
     sinks.value_used = out.value_used
     return sinks
+
+
+cdef inline void put_view(
+    View* view, const unsigned char* item, Py_ssize_t size, int32_t buffer, const unsigned char* start
+) noexcept nogil:
+    # Arrow requires zeros after a short item.
+    memset(view, 0, sizeof(View))
+    if size <= 0:
+        return
+    view.size = <int32_t>size
+    if size <= 12:
+        memcpy(<char*>view + 4, item, size)
+    else:
+        memcpy(view.prefix, item, 4)
+        view.buffer = buffer - 1
+        view.offset = <int32_t>(item - start)
 
 
 cdef inline void put_row(
@@ -326,6 +403,13 @@ cdef inline void put_row(
     to.timestamps[row] = timestamp
     to.key_flags[row] = key_size >= 0
     to.value_flags[row] = value_size >= 0
+    to.row = row + 1
+    if to.buffer:
+        put_view(&to.key_views[row], key, key_size, to.buffer, to.buffer_start)
+        put_view(&to.value_views[row], value, value_size, to.buffer, to.buffer_start)
+        to.key_used += max(key_size, 0)
+        to.value_used += max(value_size, 0)
+        return
     if key_size > 0:
         memcpy(to.key_data + to.key_used, key, key_size)
         to.key_used += key_size
@@ -334,7 +418,6 @@ cdef inline void put_row(
         to.value_used += value_size
     to.key_ends[row + 1] = <int32_t>to.key_used
     to.value_ends[row + 1] = <int32_t>to.value_used
-    to.row = row + 1
 
 
 cdef inline int store_sizes(Columns out, Sinks* sinks) except -1:
@@ -344,17 +427,21 @@ cdef inline int store_sizes(Columns out, Sinks* sinks) except -1:
     return 0
 
 
-cdef inline int add_row(Columns out, long long offset, long long timestamp, object key, object value) except -1:
-    cdef bytes k = b"" if key is None else key
-    cdef bytes v = b"" if value is None else value
+cdef inline int add_row(
+    Columns out, long long offset, long long timestamp, bytes key, bytes value, bytes data
+) except -1:
+    """Add a row. `data` has the key and then the value. It is the last of `out.buffers` if there
+    are views."""
+    cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
+    cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
+    cdef const unsigned char* start = <const unsigned char*>PyBytes_AS_STRING(data)
     cdef Sinks sinks
-    make_room(out, 1, PyBytes_GET_SIZE(k), PyBytes_GET_SIZE(v))
+    make_room(out, 1, max(key_size, 0), max(value_size, 0))
     sinks = sinks_of(out)
-    put_row(
-        &sinks, offset, timestamp,
-        <const unsigned char*>PyBytes_AS_STRING(k), -1 if key is None else PyBytes_GET_SIZE(k),
-        <const unsigned char*>PyBytes_AS_STRING(v), -1 if value is None else PyBytes_GET_SIZE(v),
-    )
+    if out.has_views:
+        sinks.buffer = <int32_t>len(out.buffers)
+        sinks.buffer_start = start
+    put_row(&sinks, offset, timestamp, start, key_size, start + max(key_size, 0), value_size)
     return store_sizes(out, &sinks)
 
 
@@ -364,45 +451,75 @@ cdef inline int put_headers(Columns out, Py_ssize_t row, Raw* raw) except -1 nog
     return 0
 
 
+cdef enum:
+    # Fewer rows are decoded without releasing the GIL. Copying 32 bytes counts as one row.
+    MIN_UNLOCKED_ROWS = 2048
+
+
+cdef struct Rows:
+    # The rows of a batch: the position and the number of the records that were not taken, the
+    # values relative to the batch, and the last record.
+    const unsigned char* at
+    const unsigned char* end
+    Py_ssize_t remaining, count
+    long long first, base_offset, base_timestamp, append_time
+    Raw raw
+
+
+cdef inline int put_rows(Columns out, Sinks* sinks, Rows* rows, Py_ssize_t limit) except -1 nogil:
+    """Add up to `limit` rows."""
+    while rows.remaining and rows.count < limit:
+        rows.at = read_record(rows.at, rows.end, rows.first, &rows.raw)
+        rows.remaining -= 1
+        if rows.raw.offset < rows.first:
+            continue
+        if rows.raw.headers != NULL:
+            put_headers(out, sinks.row, &rows.raw)
+        put_row(
+            sinks, rows.base_offset + rows.raw.offset,
+            rows.base_timestamp + rows.raw.timestamp if rows.append_time < 0 else rows.append_time,
+            rows.raw.key, rows.raw.key_size, rows.raw.value, rows.raw.value_size,
+        )
+        rows.count += 1
+    return 0
+
+
 cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit) except -1:
     """Append up to `limit` records of the open batch to `out`; return their number. Releases the
-    GIL, except for headers and errors, so that the I/O thread can run."""
+    GIL for a large batch, so that the I/O thread can run. With views, `out` refers to the body of
+    the batch afterwards."""
     cdef Py_buffer view
-    cdef Raw raw
+    cdef Rows rows
     cdef Sinks sinks
-    cdef const unsigned char* at
-    cdef const unsigned char* end
-    cdef Py_ssize_t remaining = self.remaining
-    cdef Py_ssize_t count = 0
     cdef Py_ssize_t room = self.body_end - self.pos
-    cdef long long base_offset = self.base_offset
-    cdef long long base_timestamp = self.base_timestamp
-    cdef long long append_time = self.append_time
-    cdef long long first = self.next_offset - base_offset
-    raw.offset = first - 1
+    rows.remaining = self.remaining
+    rows.count = 0
+    rows.base_offset = self.base_offset
+    rows.base_timestamp = self.base_timestamp
+    rows.append_time = self.append_time
+    rows.first = self.next_offset - self.base_offset
+    rows.raw.offset = rows.first - 1
     # Room for the whole batch in both columns: the excess is small.
-    make_room(out, min(remaining, limit), room, room)
+    make_room(out, min(rows.remaining, limit), room, room)
     sinks = sinks_of(out)
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
     try:
-        at = <const unsigned char*>view.buf + self.pos
-        end = <const unsigned char*>view.buf + self.body_end
-        with nogil:
-            while remaining and count < limit:
-                at = read_record(at, end, first, &raw)
-                remaining -= 1
-                if raw.offset < first:
-                    continue
-                if raw.headers != NULL:
-                    put_headers(out, sinks.row, &raw)
-                put_row(
-                    &sinks, base_offset + raw.offset,
-                    base_timestamp + raw.timestamp if append_time < 0 else append_time,
-                    raw.key, raw.key_size, raw.value, raw.value_size,
-                )
-                count += 1
-        self._advance(at - <const unsigned char*>view.buf, remaining, base_offset + raw.offset, self.body_end)
+        rows.at = <const unsigned char*>view.buf + self.pos
+        rows.end = <const unsigned char*>view.buf + self.body_end
+        if out.has_views:
+            if not out.buffers or out.buffers[len(out.buffers) - 1] is not self.body:
+                out.buffers.append(self.body)
+            sinks.buffer = <int32_t>len(out.buffers)
+            sinks.buffer_start = <const unsigned char*>view.buf
+        if (rows.remaining if out.has_views else room // 32) < MIN_UNLOCKED_ROWS:
+            put_rows(out, &sinks, &rows, limit)
+        else:
+            with nogil:
+                put_rows(out, &sinks, &rows, limit)
+        self._advance(
+            rows.at - <const unsigned char*>view.buf, rows.remaining, rows.base_offset + rows.raw.offset, self.body_end
+        )
     finally:
         PyBuffer_Release(&view)
     store_sizes(out, &sinks)
-    return count
+    return rows.count

@@ -32,6 +32,10 @@ else:
         from kavka.common import plain_cython as cython
 
 NO_TIMESTAMP_TYPE = -1
+# From this size on, the GIL is released for a checksum. A thread that waits for the GIL needs some
+# microseconds to wake up. After a shorter release, this thread has the GIL again, and both threads
+# have lost the time of a wake-up.
+MIN_UNLOCKED_SIZE = 128 * 1024
 # The last batch may exceed this size by up to MAX_DECOMPRESSED; a column still stays below 2 GB.
 MAX_COLUMN_SIZE = 1024 * 1024 * 1024
 
@@ -134,6 +138,18 @@ def new_buffer(size: int) -> bytearray:
     return bytearray(size)
 
 
+def receive(fd: int, buffer: Any, start: int, end: int) -> int:
+    """Receive the available bytes of a socket into `buffer` from `start` up to, but not including,
+    `end`, and return their number. Does not wait for bytes and does not report errors: the event
+    loop does both.
+
+    The compiled form releases the GIL once for all bytes. The plain form receives nothing, because
+    it would need the GIL for each piece, as the event loop does."""
+    if cython.compiled:
+        return receive_bytes(fd, buffer, start, end)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+    return 0
+
+
 def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
     """Decode the headers of a record: their count, then keys and values up to the end of `data`."""
     end = len(data)
@@ -197,18 +213,26 @@ class Columns:
     `runs` has (topic, partition, rows) and `types` has (timestamp type, rows) for consecutive rows
     with equal values, because these values change rarely. `headers` has (row, bytes for
     `parse_headers`) for the rows with headers. `key_used` and `value_used` are the total sizes of
-    keys and values."""
+    keys and values.
+
+    With `has_views`, the compiled form does not copy keys and values. Instead of bytes and ends,
+    `key_views` and `value_views` have the items of Arrow's binary_view layout, which refer to the
+    received data in `buffers`."""
 
     __slots__ = (
-        "headers", "key_data", "key_ends", "key_flags", "key_used", "keys", "max_size", "offsets",
-        "room", "rows", "runs", "timestamps", "types", "value_data", "value_ends", "value_flags",
-        "value_used", "values",
+        "buffers", "has_views", "headers", "key_data", "key_ends", "key_flags", "key_used",
+        "key_views", "keys", "max_size", "offsets", "room", "rows", "runs", "timestamps", "types",
+        "value_data", "value_ends", "value_flags", "value_used", "value_views", "values",
     )  # fmt: skip
 
-    def __init__(self, size: int = 0, max_size: int = MAX_COLUMN_SIZE) -> None:
+    def __init__(self, size: int = 0, max_size: int = MAX_COLUMN_SIZE, has_views: bool = False) -> None:
         """`size` is the expected size of all values. The columns are full when the keys or the
         values have `max_size` bytes; the last batch may exceed it."""
         self.max_size = max_size
+        self.has_views = has_views
+        self.buffers: list[Any] = []
+        self.key_views = bytearray()
+        self.value_views = bytearray()
         self.rows = 0
         self.room = 0
         self.offsets: Any = bytearray() if cython.compiled else []
@@ -218,7 +242,7 @@ class Columns:
         self.key_used = 0
         self.value_used = 0
         self.key_data = bytearray()
-        if cython.compiled:
+        if cython.compiled and not has_views:
             self.value_data = new_bytearray(size)  # type: ignore[name-defined,has-type]  # noqa: F821
         else:
             self.value_data = bytearray()
@@ -248,7 +272,10 @@ class Columns:
         if headers:
             self.headers.append((self.rows, headers))
         if cython.compiled:
-            add_row(self, offset, timestamp, key, value)  # type: ignore[name-defined]  # noqa: F821
+            data = (key or b"") + (value or b"")
+            if self.has_views:
+                self.buffers.append(data)
+            add_row(self, offset, timestamp, key, value, data)  # type: ignore[name-defined]  # noqa: F821
         else:
             self.offsets.append(offset)
             self.timestamps.append(timestamp)
@@ -611,9 +638,9 @@ class Fetched:
 
 
 def _checksum(data: Any) -> int:
-    """Return the CRC-32C. For 4 KB or more, the computation releases the GIL, so that the I/O
+    """Return the CRC-32C. For a large batch, the computation releases the GIL, so that the I/O
     thread can run."""
-    return crc32c(data, 0, 1) if len(data) >= 4096 else crc32c(data)
+    return crc32c(data, 0, 1 if len(data) >= MIN_UNLOCKED_SIZE else 0)
 
 
 def _control_type(body: bytes) -> int:

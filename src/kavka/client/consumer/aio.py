@@ -171,12 +171,14 @@ class Consumer(Generic[K, V]):
         records: Records[K, V] = Records(*taken)
         return self._core.interceptors.on_consume(records) if self._core.interceptors.has_consume_methods else records
 
-    async def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
+    async def poll_arrow(
+        self, timeout: float = 0.0, max_records: int | None = None, *, views: bool = False
+    ) -> pyarrow.RecordBatch | None:
         from kavka.client.consumer.arrow import record_batch
 
         self._refetch_unread()
         limit = _NO_RECORD_LIMIT if max_records is None else max_records
-        columns = await self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
+        columns = await self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit, views))
         return None if columns is None else record_batch(columns)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:

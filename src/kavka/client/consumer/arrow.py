@@ -11,6 +11,7 @@ except ImportError as error:
     raise ImportError("poll_arrow needs pyarrow: pip install 'kavka[arrow]'") from error
 
 from kavka.client.consumer._decode import Columns, parse_headers
+from kavka.records.batch import Buffer
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -25,6 +26,10 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
         pa.field("headers", HEADERS),
     ]
+)
+
+VIEWS_SCHEMA = pa.schema(
+    [field.with_type(pa.binary_view()) if field.name in ("key", "value") else field for field in SCHEMA]
 )
 
 
@@ -43,11 +48,10 @@ def record_batch(columns: Columns) -> pa.RecordBatch:
             _numbers(columns.offsets, rows, pa.int64()),
             _numbers(columns.timestamps, rows, pa.timestamp("ms", "UTC")),
             _repeated("b", columns.types, pa.int8()),
-            _binary(columns.keys, columns.key_flags, columns.key_ends, columns.key_data, rows),
-            _binary(columns.values, columns.value_flags, columns.value_ends, columns.value_data, rows),
+            *(_views(columns) if columns.has_views else _copies(columns)),
             _headers(columns.headers, rows),
         ],
-        schema=SCHEMA,
+        schema=VIEWS_SCHEMA if columns.has_views else SCHEMA,
     )
 
 
@@ -63,19 +67,37 @@ def _numbers(values: Any, rows: int, data_type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(data_type, rows, [None, pa.py_buffer(buffer)])
 
 
-def _binary(items: list[bytes | None] | None, flags: bytearray, ends: bytearray, data: bytearray, rows: int) -> Any:
+def _copies(columns: Columns) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of keys and values as contiguous bytes."""
+    rows = columns.rows
+    return (
+        _binary(columns.keys, columns.key_flags, rows, pa.binary(), columns.key_ends, columns.key_data),
+        _binary(columns.values, columns.value_flags, rows, pa.binary(), columns.value_ends, columns.value_data),
+    )
+
+
+def _views(columns: Columns) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of keys and values as references to the received data."""
+    rows, buffers = columns.rows, columns.buffers
+    return (
+        _binary(columns.keys, columns.key_flags, rows, pa.binary_view(), columns.key_views, *buffers),
+        _binary(columns.values, columns.value_flags, rows, pa.binary_view(), columns.value_views, *buffers),
+    )
+
+
+def _binary(
+    items: list[bytes | None] | None, flags: bytearray, rows: int, data_type: pa.DataType, *buffers: Buffer
+) -> pa.Array:
     if items is not None:
-        return pa.array(items, pa.binary())
+        return pa.array(items, data_type)
     non_null = flags.count(1, 0, rows)
     if non_null == 0:
-        return pa.nulls(rows, pa.binary())
+        return pa.nulls(rows, data_type)
     validity = None
     if non_null < rows:
         bytes_array = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(flags)])
         validity = bytes_array.cast(pa.bool_()).buffers()[1]
-    return pa.Array.from_buffers(
-        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], null_count=rows - non_null
-    )
+    return pa.Array.from_buffers(data_type, rows, [validity, *map(pa.py_buffer, buffers)], null_count=rows - non_null)
 
 
 def _headers(headers: list[tuple[int, bytes]], rows: int) -> pa.Array:

@@ -117,7 +117,7 @@ class FetchBuffer:
                 break
         return records, next_offsets
 
-    def take_columns(self, limit: int) -> Columns | None:
+    def take_columns(self, limit: int, has_views: bool = False) -> Columns | None:
         """Like `take`, but returns columns of serialized data, or None if there are no records."""
         out: Columns | None = None
         queue = self._queue
@@ -127,7 +127,7 @@ class FetchBuffer:
             if self._remove_unusable(fetched, state):
                 continue
             columns = (
-                Columns(min(self._available_bytes(), MAX_COLUMNS_SIZE + BATCH_ROOM), MAX_COLUMNS_SIZE)
+                Columns(min(self._available_bytes(), MAX_COLUMNS_SIZE + BATCH_ROOM), MAX_COLUMNS_SIZE, has_views)
                 if out is None
                 else out
             )

@@ -169,23 +169,31 @@ class Consumer(Generic[K, V]):
         with self._acquire():
             return self._poll(timeout, self._limit if max_records is None else max_records)
 
-    def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
+    def poll_arrow(
+        self, timeout: float = 0.0, max_records: int | None = None, *, views: bool = False
+    ) -> pyarrow.RecordBatch | None:
         """Like `poll`, but return an Arrow batch with the columns topic, partition, offset,
         timestamp, timestamp_type, key, value and headers, or None if no records arrive in time.
         Keys and values are bytes; deserializers and interceptors are not called, and no Python
         object is created per record. The size of the fetched data limits the batch, not
-        `max.poll.records`. Requires pyarrow (`kavka[arrow]`)."""
+        `max.poll.records`. Requires pyarrow (`kavka[arrow]`).
+
+        With `views`, keys and values have the type `binary_view` instead of `binary`. They refer to
+        the received data, which is not copied, and keep it in memory."""
         from kavka.client.consumer.arrow import record_batch
 
-        columns = self.poll_columns(timeout, max_records)
+        columns = self._poll_columns(timeout, max_records, views)
         return None if columns is None else record_batch(columns)
 
     def poll_columns(self, timeout: float = 0.0, max_records: int | None = None) -> Columns | None:
         """Like `poll_arrow`, but return the underlying columns, which do not require pyarrow."""
+        return self._poll_columns(timeout, max_records, False)
+
+    def _poll_columns(self, timeout: float, max_records: int | None, views: bool) -> Columns | None:
         with self._acquire():
             self._refetch_unread()
             limit = _NO_RECORD_LIMIT if max_records is None else max_records
-            return self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
+            return self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit, views))
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Iterate over records until the consumer is closed. A commit during the iteration commits

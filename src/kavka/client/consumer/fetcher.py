@@ -17,7 +17,7 @@ from typing import Any
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
-from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
+from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer, receive
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.fetch_session import MIN_TOPIC_ID_VERSION, FetchSession, FetchTarget
 from kavka.client.consumer.metrics import ConsumerMetrics
@@ -211,6 +211,7 @@ class Fetcher:
             self._on_unsupported(session, states, error)
             return
         connection.new_buffer = new_buffer
+        connection.receive = receive
         fetch = _PendingFetch(self, node, session, requested, api_version, self._now())
         self._in_flight.add(node)
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import pickle
+import socket
+from collections.abc import Iterator
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -52,10 +55,10 @@ def take(source: Any, limit: int = 1000) -> list[Any]:
     return out
 
 
-def columns(hot: Any, source: Any, limit: int = 1 << 40) -> Any:
+def columns(hot: Any, source: Any, limit: int = 1 << 40, views: bool = False) -> Any:
     from kavka.client.consumer.arrow import record_batch
 
-    out = hot.Columns()
+    out = hot.Columns(has_views=views)
     source.take_columns(out, limit)
     return record_batch(out)
 
@@ -143,10 +146,59 @@ def test_columns_equal_records(form: str, batches: Any, limit: int, magic: int) 
     ]
 
 
-def test_columns_contain_several_partitions(hot: ModuleType) -> None:
+@settings(max_examples=40, deadline=None)
+@given(items=st.lists(st.tuples(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20))))
+def test_views_have_the_same_content_as_copies(items: list[tuple[bytes | None, bytes | None]]) -> None:
+    for form, codec, magic in product(forms.FORMS, (0, 1), (1, 2)):
+        hot = loaded(form)
+        builder = BatchBuilder(magic=magic, codec=codec)
+        for key, value in items:
+            builder.append(Record(timestamp=TIME, key=key, value=value))
+        data = b"" if not items else bytes(builder.build())
+        copies, views = (columns(hot, fetched(hot, data), views=v) for v in (False, True))
+        views.validate(full=True)
+        for name in ("key", "value"):
+            assert str(views[name].type) == "binary_view" and str(copies[name].type) == "binary"
+            assert views[name].to_pylist() == copies[name].to_pylist() == [i[name == "value"] for i in items]
+        assert views.drop_columns(["key", "value"]) == copies.drop_columns(["key", "value"])
+
+
+def test_views_do_not_copy_large_values() -> None:
+    hot = loaded(forms.COMPILED)
+    data = memoryview(bytearray(batch(0, b"a" * 100, b"short", b"b" * 100)))
+    out = hot.Columns(has_views=True)
+    source = hot.Fetched("t", 0, data, 0)
+    assert source.take_columns(out, 2) == 2 and source.take_columns(out, 2) == 1
+    assert out.buffers == [data] and out.buffers[0] is data
+    assert not out.key_data and not out.value_data and out.value_used == 205
+
+
+def test_columns_are_full_when_views_refer_to_enough_bytes(hot: ModuleType) -> None:
+    out = hot.Columns(max_size=150, has_views=True)
+    source = fetched(hot, batch(0, b"a" * 100) + batch(1, b"b" * 100) + batch(2, b"c" * 100))
+    assert source.take_columns(out, 100) == 2
+
+
+def test_a_batch_that_becomes_invalid_leaves_the_views_of_earlier_batches(hot: ModuleType) -> None:
     from kavka.client.consumer.arrow import record_batch
 
-    out = hot.Columns()
+    bad = bytearray(batch(1, b"b" * 20))
+    bad[bad.rindex(b"b" * 20) - 1] = 100
+    out = hot.Columns(has_views=True)
+    source = fetched(hot, batch(0, b"a" * 20) + bytes(bad), check_crcs=False)
+    assert source.take_columns(out, 100) == 1
+    with pytest.raises(KafkaError):
+        source.take_columns(out, 100)
+    decoded = record_batch(out)
+    decoded.validate(full=True)
+    assert decoded["value"].to_pylist() == [b"a" * 20]
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_columns_contain_several_partitions(hot: ModuleType, views: bool) -> None:
+    from kavka.client.consumer.arrow import record_batch
+
+    out = hot.Columns(has_views=views)
     for partition, topic in enumerate(("a", "b", "a")):
         source = hot.Fetched(topic, partition, memoryview(batch(0, b"x", None)), 0)
         assert source.take_columns(out, 100) == 2
@@ -456,3 +508,47 @@ def test_messages_of_old_formats_are_taken_singly_or_as_a_compressed_wrapper(hot
     decoded = undecoded_batches(fetched(hot, plain + packed, 1))
     assert [(first, end) for first, end, _ in decoded] == [(1, 2), (2, 4)]
     assert [r.value for _, _, data in decoded for r in read_records(data)] == [b"b", b"c", b"d"]
+
+
+# --- receiving large responses
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    left, right = socket.socketpair()
+    right.setblocking(False)
+    with left, right:
+        yield left, right
+
+
+def test_available_bytes_are_received_up_to_the_end_of_the_response(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    receive = loaded(forms.COMPILED).receive
+    left, right = sockets
+    buffer = bytearray(b"ab......")
+    left.sendall(b"cde")
+    assert receive(right.fileno(), buffer, 2, 8) == 3
+    assert receive(right.fileno(), buffer, 5, 8) == 0
+    left.sendall(b"fgh and the next response")
+    assert receive(right.fileno(), buffer, 5, 8) == 3
+    assert receive(right.fileno(), buffer, 8, 8) == 0
+    assert buffer == b"abcdefgh"
+    assert right.recv(100) == b" and the next response"
+    left.close()
+    assert receive(right.fileno(), buffer, 0, 8) == 0
+
+
+def test_bytes_are_not_received_outside_the_buffer(sockets: tuple[socket.socket, socket.socket]) -> None:
+    receive = loaded(forms.COMPILED).receive
+    for start, end in ((-1, 4), (0, 5)):
+        with pytest.raises(ValueError, match="no room"):
+            receive(sockets[1].fileno(), bytearray(4), start, end)
+    with pytest.raises(BufferError):
+        receive(sockets[1].fileno(), b"1234", 0, 4)
+
+
+def test_the_plain_form_leaves_the_bytes_to_the_event_loop(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sockets[0].sendall(b"abc")
+    assert loaded(forms.PLAIN).receive(sockets[1].fileno(), bytearray(3), 0, 3) == 0
+    assert sockets[1].recv(10) == b"abc"
