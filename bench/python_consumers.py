@@ -1,5 +1,5 @@
-"""Kavka's consumer, to objects and to Arrow, compared with confluent-kafka (C), kafka-python and
-aiokafka.
+"""Kavka's consumer, to objects, to Arrow and to views of Arrow, compared with confluent-kafka (C),
+kafka-python and aiokafka.
 
     python -m bench --only python-consumers [--pairs 5]
 
@@ -36,7 +36,16 @@ from bench.python_clients import (
 )
 
 OTHERS = ("confluent", "confluent-tuned", "aiokafka", "kafka-python")
-CLIENTS = ("kavka", "confluent-tuned", "kavka-arrow", "confluent", "aiokafka", "kafka-python", "receive-only")
+CLIENTS = (
+    "kavka", "confluent-tuned", "kavka-arrow", "kavka-arrow-views", "confluent", "aiokafka", "kafka-python",
+    "receive-only",
+)  # fmt: skip
+# By form: its client, and its bars for 100 and 1000 bytes.
+FORMS: dict[str, tuple[str, dict[int, float | None]]] = {
+    "objects": ("kavka", {100: 2.0, 1000: 1.1}),
+    "Arrow": ("kavka-arrow", {100: 2.0, 1000: None}),
+    "Arrow views": ("kavka-arrow-views", {100: 2.0, 1000: 1.3}),
+}
 TUNED = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 1024 * 1024, "fetch.queue.backoff.ms": 1}
 RECORDS = {100: 3_000_000, 1000: 600_000}
 # For the slow client, so that a round does not take minutes.
@@ -59,15 +68,13 @@ def run(options: Options) -> list[Row]:
 
             figures = in_rounds(f"{size} B", CLIENTS, options.pairs, read)
             unit = "records/s"
-            rows += [
-                compared_with_best(f"consume to objects, {size} B", unit, "rate", figures, "kavka", OTHERS, 1),
-                compared_with_best(f"consume to Arrow, {size} B", unit, "rate", figures, "kavka-arrow", OTHERS, 2),
-                *(
-                    compared_with_best(f"consume to {form}, {size} B", unit, "rate", figures, client, [other])
-                    for form, client in (("objects", "kavka"), ("Arrow", "kavka-arrow"))
+            for form, (client, bars) in FORMS.items():
+                what = f"consume to {form}, {size} B"
+                rows.append(compared_with_best(what, unit, "rate", figures, client, OTHERS, bars[size]))
+                rows += [
+                    compared_with_best(what, unit, "rate", figures, client, [other])
                     for other in (*OTHERS, "receive-only")
-                ),
-            ]
+                ]
     return rows
 
 
@@ -100,17 +107,17 @@ def kavka(servers: str, topic: str, count: int, size: int, ca_file: str = "") ->
         return watch.read((total - first) // size)
 
 
-def kavka_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
+def kavka_to_arrow(servers: str, topic: str, count: int, size: int, views: bool = False) -> Run:
     from kavka import Consumer, TopicPartition
 
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        batch = consumer.poll_arrow(30)
+        batch = consumer.poll_arrow(30, views=views)
         assert batch is not None
         first = total = batch.num_rows
         watch = Stopwatch()
         while total < count:
-            batch = consumer.poll_arrow(30)
+            batch = consumer.poll_arrow(30, views=views)
             assert batch is not None
             total += batch.num_rows
         result = watch.read(total - first)
@@ -212,6 +219,7 @@ RUNS: dict[str, Callable[..., Run]] = {
     "kavka": kavka,
     "kavka-plain": kavka,
     "kavka-arrow": kavka_to_arrow,
+    "kavka-arrow-views": partial(kavka_to_arrow, views=True),
     "receive-only": receive_only,
     "confluent": confluent,
     "confluent-tuned": partial(confluent, overrides=TUNED),

@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
 MAX_WRITE_BUFFER_SIZE = 16 * 1024 * 1024
-# On Linux without TLS, large responses are read in pieces of at least this size. Fewer reads are
-# faster, because each read waits for the GIL if the application's thread holds it.
-RECEIVE_PIECE_SIZE = 512 * 1024
+# On Linux without TLS, the event loop wakes for pieces of a large response of at least this size.
+# Fewer wake-ups are faster, because each waits for the GIL if the application's thread holds it.
+RECEIVE_PIECE_SIZE = 128 * 1024
 # The maximum size of a response, with exceptions by API key. A fetch response may have any size.
 MAX_RESPONSE_SIZE = 256 * 1024 * 1024
 _MAX_RESPONSE_SIZE_BY_API = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
@@ -121,6 +121,9 @@ class Connection(asyncio.BufferedProtocol):
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         """Allocates the buffer of a large response. The consumer sets a function that does not zero
         the memory."""
+        self.receive: Callable[[int, Any, int, int], int] | None = None
+        """Receives more bytes of a large response from a file descriptor. The consumer sets a
+        function that releases the GIL once for all available bytes."""
         self.writable = True
         self.last_used = monotonic()
         self.on_close: Callable[[Connection], None] | None = None
@@ -133,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_connected = False
         self._socket: Any = None
+        self._fd = -1
         self._low_water_mark = 1
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
@@ -261,8 +265,6 @@ class Connection(asyncio.BufferedProtocol):
                 await self._loop.create_connection(
                     lambda: self, sock=sock, ssl=context, server_hostname=host, ssl_handshake_timeout=timeout
                 )
-                # SO_RCVLOWAT would count encrypted bytes.
-                self._socket = None
         except BaseException:
             sock.close()
             raise
@@ -475,7 +477,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._socket = transport.get_extra_info("socket")
+        # With TLS, the bytes of the socket are not those of the responses.
+        if transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket")
+            self._fd = -1 if self._socket is None else self._socket.fileno()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:
@@ -487,20 +492,29 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._body is not None:
                 self._body_filled += size
-                remaining = self._body_size - self._body_filled
-                self._wake_for(remaining)
-                if not remaining:
-                    frame, self._body = self._body, None
-                    self._complete_oldest(memoryview(frame))
-                elif self._body_filled == len(self._body):
-                    larger = self.new_buffer(min(2 * len(self._body), self._body_size))
-                    larger[: self._body_filled] = self._body
-                    self._body = larger
-                return
-            self._filled += size
-            self._split()
+            else:
+                self._filled += size
+                self._split()
+            if self._body is not None:
+                self._receive_body(self._body)
         except ProtocolError as error:
             self.close(Disconnected(f"{self.name} sent an invalid response: {error}"))
+
+    def _receive_body(self, body: bytearray | memoryview) -> None:
+        """Receive more of a large response, and process it when it is complete."""
+        if self.receive is not None and self._fd >= 0 and not self.closed:
+            received = self.receive(self._fd, body, self._body_filled, len(body))
+            self._body_filled += received
+            self.bytes_in += received
+        remaining = self._body_size - self._body_filled
+        self._wake_for(remaining)
+        if not remaining:
+            self._body = None
+            self._complete_oldest(memoryview(body))
+        elif self._body_filled == len(body):
+            larger = self.new_buffer(min(2 * len(body), self._body_size))
+            larger[: self._body_filled] = body
+            self._body = larger
 
     def _split(self) -> None:
         """Process every complete frame in the buffer, and keep the start of an incomplete frame."""
@@ -515,7 +529,6 @@ class Connection(asyncio.BufferedProtocol):
                     received = end - start - 4
                     body[:received] = view[start + 4 : end]
                     self._body, self._body_filled, self._body_size, self._filled = body, received, size, 0
-                    self._wake_for(size - received)
                     return
                 break
             self._complete_oldest(memoryview(bytes(view[start + 4 : frame_end])))

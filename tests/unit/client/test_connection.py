@@ -155,6 +155,40 @@ def test_loop_wakes_for_pieces_of_a_large_response() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("response_size", [300_000, 70_000])
+def test_rest_of_a_large_response_is_received_by_the_function_of_the_consumer(response_size: int) -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        records = bytes(range(256)) * (response_size // 256)
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
+        data = frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic]))
+        available = bytearray()
+
+        def receive(fd: int, buffer: bytearray, start: int, end: int) -> int:
+            assert fd == 7 and start < end == len(data) - 4
+            piece = available[: end - start]
+            buffer[start : start + len(piece)] = piece
+            del available[: len(piece)]
+            return len(piece)
+
+        connection.receive, connection._fd = receive, 7
+        first = connection.send(FetchRequest(), timeout=5)
+        second = connection.send(FindCoordinatorRequest(), timeout=5)
+        available += data[BUFFER_SIZE:68_000]
+        feed(connection, data[:BUFFER_SIZE])
+        assert not first.done() and not available
+        available += data[68_100:] + b"next"
+        feed(connection, data[68_000:68_100])
+        assert bytes((await first).responses[0].partitions[0].records) == records
+        # The bytes of the next response are left to the event loop.
+        assert available == b"next"
+        assert connection.bytes_in == len(data)
+        feed(connection, coordinator(2, 7))
+        assert (await second).node_id == 7
+
+    asyncio.run(work())
+
+
 def test_large_request_is_written_completely() -> None:
     async def work() -> None:
         connection, transport = connected()
