@@ -49,6 +49,8 @@ MAX_WRITE_BUFFER_SIZE = 16 * 1024 * 1024
 # On Linux without TLS, the event loop wakes for pieces of a large response of at least this size.
 # Fewer wake-ups are faster, because each waits for the GIL if the application's thread holds it.
 RECEIVE_PIECE_SIZE = 128 * 1024
+# More bytes of a response are received in a later iteration of the event loop.
+MAX_RECEIVE_SIZE = 4 * 1024 * 1024
 # The maximum size of a response, with exceptions by API key. A fetch response may have any size.
 MAX_RESPONSE_SIZE = 256 * 1024 * 1024
 _MAX_RESPONSE_SIZE_BY_API = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
@@ -503,7 +505,8 @@ class Connection(asyncio.BufferedProtocol):
     def _receive_body(self, body: bytearray | memoryview) -> None:
         """Receive more of a large response, and process it when it is complete."""
         if self.receive is not None and self._fd >= 0 and not self.closed:
-            received = self.receive(self._fd, body, self._body_filled, len(body))
+            end = min(len(body), self._body_filled + MAX_RECEIVE_SIZE)
+            received = self.receive(self._fd, body, self._body_filled, end)
             self._body_filled += received
             self.bytes_in += received
         remaining = self._body_size - self._body_filled
@@ -590,6 +593,7 @@ class Connection(asyncio.BufferedProtocol):
             self._error = Disconnected(f"the connection to {self.name} was lost{self._disconnect_hint()}: {exc}")
         self._fail_all(None)
         self._transport = None
+        self._fd = -1
 
     def pause_writing(self) -> None:
         self.writable = False
