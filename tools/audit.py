@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def floors(project: dict[str, Any]) -> list[str]:
     """Return `name==version` for each requirement `name>=version`, except those of developers."""
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *(item for extra in extras if extra != "dev" for item in extras[extra])]
+    requirements = list(project["dependencies"])
+    requirements += [item for extra in extras if extra not in ("all", "dev") for item in extras[extra]]
     pinned = set()
     for requirement in requirements:
         match = re.match(r"([A-Za-z0-9._-]+)>=([^,;\s]+)", requirement)

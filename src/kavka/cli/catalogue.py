@@ -145,6 +145,17 @@ MISSING = {
     "trogdor": "it tests Kafka itself",
 }
 
+# Kafka and ZooKeeper have these scripts only with `.sh`.
+_ONLY_SH = frozenset({"zkServer"})
+
+
+def commands() -> list[str]:
+    """Return the names of Kafka's scripts, which bin/ and an installation have. setup.py calls this
+    without the dependencies: this module imports only the standard library."""
+    scripts = [name for tool in TOOLS for name in tool.script_names]
+    plain = [name for name in scripts if name not in _ONLY_SH]
+    return sorted(plain + [f"{name}.sh" for name in (*scripts, *MISSING)])
+
 
 def why_missing(name: str) -> str | None:
     """Return the reason why Kavka does not have this Kafka tool; None if MISSING has no such

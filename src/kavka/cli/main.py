@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from kavka.cli.catalogue import TOOLS, Tool, find, groups, why_missing
+
+# The extra of pyproject.toml that installs a module.
+EXTRAS = {
+    "fastavro": "serializers",
+    "grpc_tools": "serializers",
+    "h11": "connect",
+    "jinja2": "console",
+    "jks": "jks",
+    "jsonschema": "serializers",
+    "kazoo": "cluster",
+    "lmdb": "pipeline",
+    "pandas": "pipeline",
+    "puresasl": "cluster",
+    "pyarrow": "arrow",
+    "pyspark": "pipeline",
+    "starlette": "connect",
+    "uvicorn": "connect",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,15 +46,22 @@ def main(argv: list[str] | None = None) -> int:
     return _run(tool, arguments[1:])
 
 
+def script_main() -> int:
+    """Run the tool whose script was called: `kafka-topics.sh --list`."""
+    return main([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
 def _run(tool: Tool, arguments: list[str]) -> int:
     try:
         return int(getattr(import_module(tool.module), tool.main)(arguments) or 0)
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] == "kavka":
+        module = (error.name or "").partition(".")[0]
+        if module == "kavka":
             raise
-        print(f"kavka {tool.name}: the package '{error.name}' is not installed (run make setup)", file=sys.stderr)
+        package = f"kavka[{EXTRAS[module]}]" if module in EXTRAS else module
+        print(f"kavka {tool.name}: the module {error.name} is missing: pip install '{package}'", file=sys.stderr)
         return 1
 
 
