@@ -98,7 +98,7 @@ bench: compile
 	$(PY) -m bench $(ARGS)
 
 demo: $(DEV)
-	@$(PY) examples/demo.py $(ARGS)
+	@$(PY) -m kavka.cli.main quickstart --step words $(ARGS)
 
 chaos: $(DEV)
 	@$(PY) -m tests.chaos $(ARGS)

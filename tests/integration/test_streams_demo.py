@@ -1,5 +1,5 @@
-"""`make demo` starts a broker, runs the word count with `kavka pipeline run`, shows its status, and
-stops it with `kavka pipeline stop`."""
+"""The word count of `kavka quickstart` (`make demo`) runs the job with `kavka pipeline run`, shows
+its status, and stops it with `kavka pipeline stop`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import pytest
 
 from tests.support.missing import need_command
 
-DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
+COMMAND = [sys.executable, "-m", "kavka.cli.main", "quickstart", "--step", "words", "--seconds", "8"]
 
 
 @pytest.mark.java
 @pytest.mark.timeout(400)
-def test_the_demo_shows_a_live_word_count() -> None:
+def test_the_demo_shows_a_live_word_count(tmp_path: Path) -> None:
     need_command("java")
-    result = subprocess.run(
-        [sys.executable, str(DEMO), "--seconds", "8"], capture_output=True, text=True, timeout=380, check=False
-    )
+    result = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     counts = [int(count) for count in re.findall(r"(?:^|  )the (\d+)", result.stdout, re.MULTILINE)]
     assert len(counts) >= 2

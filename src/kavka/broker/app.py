@@ -545,7 +545,7 @@ def _bind_errors_of(name: str, address: str) -> Iterator[None]:
         yield
     except OSError as error:
         reasons = {
-            errno.EADDRINUSE: "is in use by another process",
+            errno.EADDRINUSE: "is in use by another process: stop it, or use another port",
             errno.EACCES: "requires privileges that this user does not have",
         }
         reason = reasons.get(error.errno or 0, f"cannot be bound: {error.strerror or error}")

@@ -120,6 +120,11 @@ TOOLS = (
         "connect-distributed", CONNECT, "run a worker of a Connect cluster", "kavka.cli.connect",
         main="distributed_main", table="DISTRIBUTED_COMMAND", scripts=("connect-distributed",),
     ),
+    Tool("quickstart", SHELL, "try Kavka step by step in one terminal", "kavka.cli.quickstart", scripts=()),
+    Tool("doctor", SHELL, "check this machine and say what to change", "kavka.cli.doctor", scripts=()),
+    Tool(
+        "config-files", SHELL, "list, print or copy the configuration files", "kavka.cli.config_files", scripts=()
+    ),
     Tool("completion", SHELL, "print a completion script for bash or zsh", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

@@ -60,8 +60,10 @@ def client_settings(args: Arguments, files: Iterable[str], properties: Iterable[
 
 
 def log_only_errors() -> None:
-    """Set up logging so that only errors are logged, to standard error."""
+    """Set up logging to standard error: only errors, and addresses of brokers that this machine
+    cannot reach."""
     logging.basicConfig(level="ERROR", format="%(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("kavka.client.connections").setLevel("WARNING")
 
 
 def warn_if_unreachable(client: Client, tool: str, servers: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,6 +94,8 @@ def admin_for(
         settings["default.api.timeout.ms"] = timeout
         settings.setdefault("request.timeout.ms", min(timeout, 30_000))
     timeout_text = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
+    # The error at the end has the message of this logger.
+    logging.getLogger("kavka.client.connections").setLevel(logging.ERROR)
     with Admin(settings) as admin:
         timer = threading.Timer(
             WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, servers, timeout_text)

@@ -20,11 +20,12 @@ from kavka.cli.clients import (
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.form import PLAIN_FORM, is_compiled
 from kavka.cli.java_text import date_text, fixed, ratio
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import Progress
 from kavka.cli.perf_stats import MB, metrics_text, now_ms
-from kavka.cli.tool import run
+from kavka.cli.tool import note, run
 
 if TYPE_CHECKING:
     from kavka.client.consumer.consumer import Consumer
@@ -78,6 +79,8 @@ def measure(args: Arguments) -> int:
     from kavka.client.consumer.consumer import Consumer
 
     with sigterm_as_interrupt(), Consumer(settings) as consumer, Progress() as progress:
+        if not is_compiled():
+            note(COMMAND.name, PLAIN_FORM)
         warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(consumer, args, progress)
         try:

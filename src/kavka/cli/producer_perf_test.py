@@ -23,6 +23,7 @@ from kavka.cli.clients import (
     warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.form import PLAIN_FORM, is_compiled
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import Progress
 from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
@@ -90,6 +91,8 @@ def measure(args: Arguments) -> int:
     from kavka.client.producer.producer import Producer
 
     with sigterm_as_interrupt(), Producer(settings) as producer, Progress() as progress:
+        if not is_compiled():
+            note(COMMAND.name, PLAIN_FORM)
         warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(producer, args, payload, duration, progress)
         try:

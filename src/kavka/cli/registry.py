@@ -8,7 +8,8 @@ import sys
 
 from kavka.cli import registry_files
 from kavka.cli.options import Arguments, Command, Option, UsageError
-from kavka.cli.tool import note, run
+from kavka.cli.tool import ToolError, note, run
+from kavka.runtimes import MissingRuntime, find_java
 
 DEFAULT_PORT = 8081
 
@@ -36,7 +37,10 @@ def _start(args: Arguments) -> int:
     home = registry_files.find_home()
     if home is None:
         # Check for Java before the download.
-        registry_files.java()
+        try:
+            find_java()
+        except MissingRuntime as error:
+            raise ToolError(f"the schema registry requires Java: {error}") from None
         note(COMMAND.name, f"downloading Apicurio Registry {registry_files.VERSION}")
         home = registry_files.download(registry_files.cache_folder())
     jvm = shlex.split(os.environ.get("KAVKA_REGISTRY_OPTS", ""))

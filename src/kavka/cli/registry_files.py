@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kavka.cli.tool import ToolError
+from kavka.runtimes import MissingRuntime, find_java
 
 # The last release that runs on Java 17.
 VERSION = "3.0.9"
@@ -77,6 +78,10 @@ def command(home: Path, host: str, port: int, *, jvm: Sequence[str] = ()) -> lis
     jar = _jar(home)
     if jar is None:
         raise ToolError(f"{home} contains no {' and no '.join(_JARS)}")
+    try:
+        java = find_java()
+    except MissingRuntime as error:
+        raise ToolError(f"the schema registry requires Java: {error}") from None
     settings = {
         "quarkus.http.host": host,
         "quarkus.http.port": str(port),
@@ -85,7 +90,7 @@ def command(home: Path, host: str, port: int, *, jvm: Sequence[str] = ()) -> lis
         "quarkus.banner.enabled": "false",
     }
     return [
-        java(),
+        java,
         DEFAULT_HEAP,
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -98,13 +103,3 @@ def command(home: Path, host: str, port: int, *, jvm: Sequence[str] = ()) -> lis
 
 def _jar(home: Path) -> Path | None:
     return next((jar for pattern in _JARS for jar in sorted(home.glob(pattern))), None)
-
-
-def java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    if home and (java_in_home := Path(home) / "bin" / "java").exists():
-        return str(java_in_home)
-    java = shutil.which("java")
-    if java is None:
-        raise ToolError("the schema registry requires Java 17 or later, which is neither on the PATH nor in JAVA_HOME")
-    return java

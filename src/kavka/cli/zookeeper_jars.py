@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
+
+from kavka.runtimes import MissingRuntime, find_java
 
 JARS_VARIABLE = "KAVKA_ZOOKEEPER_JARS"
 HOME_VARIABLE = "ZOOKEEPER_HOME"
@@ -60,8 +61,12 @@ def server_command(config: Path, *, jvm: Iterable[str] = ()) -> list[str]:
 def java_command(jvm: Iterable[str] = ()) -> list[str]:
     """Return `java` with its options and the class path. The options in `jvm` take precedence."""
     class_path = os.pathsep.join(map(str, find_jars()))
+    try:
+        java = find_java()
+    except MissingRuntime as error:
+        raise NoZooKeeper(f"ZooKeeper requires Java: {error}") from None
     return [
-        _java(),
+        java,
         DEFAULT_HEAP,
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -74,16 +79,6 @@ def java_command(jvm: Iterable[str] = ()) -> list[str]:
         "-cp",
         class_path,
     ]
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    if home and (java_in_home := Path(home) / "bin" / "java").exists():
-        return str(java_in_home)
-    java = shutil.which("java")
-    if java is None:
-        raise NoZooKeeper("ZooKeeper requires Java, which is neither on the PATH nor in JAVA_HOME")
-    return java
 
 
 def _sources() -> Iterable[tuple[str, list[Path]]]:

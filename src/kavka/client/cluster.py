@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from kavka.client.addresses import canonical_servers
-from kavka.client.config import ClientConfig, parse_servers
+from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
 from kavka.client.connections import MAIN, Connections, cause_of
 from kavka.client.errors import AuthenticationFailed, KafkaTimeout, error_of
@@ -63,7 +63,6 @@ class Cluster(Connections):
         only the topics of `add_topic`."""
         self.complete = False
         """Whether the last response had all topics of the cluster."""
-        self._servers = parse_servers(config["bootstrap.servers"])
         self._used_topics: dict[str, float] = {}
         self._new_topics: set[str] = set()
         self._refresh = asyncio.Event()

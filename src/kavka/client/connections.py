@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kavka.client.addresses import Addresses
-from kavka.client.config import ClientConfig
+from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
 from kavka.client.errors import ClientClosed, Disconnected, IllegalState, KafkaTimeout
 from kavka.client.metadata import Node
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 MAIN = ""
 """The default channel; see `Connections.connection`."""
+
+# A limit for metadata with ever new addresses.
+_MAX_ADDRESSES = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +62,10 @@ class Connections:
         )
         self._max_idle = config["connections.max.idle.ms"] / 1000
         self._security = security_of(config)
+        self._servers = parse_servers(config["bootstrap.servers"])
+        # Addresses that accepted a connection, and addresses whose failure was logged.
+        self._reached: set[tuple[str, int]] = set()
+        self._unreached: set[tuple[str, int]] = set()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -180,12 +187,14 @@ class Connections:
             )
         except KafkaError as error:
             link.failures += 1
-            link.error = error
+            link.error = explained = self._explained(error, link.node_id)
             link.retry_at = self._now() + self._reconnect.delay(link.failures)
             logger.debug("Cannot connect to broker %s: %s", node_id, error)
             if node_id >= 0:
                 self.request_update()
-            raise
+            if explained is error:
+                raise
+            raise explained from error
         finally:
             link.opening = None
             if not self.closed:
@@ -195,6 +204,8 @@ class Connections:
             raise Disconnected(f"broker {node_id} is no longer at {connection.name}")
         link.failures = 0
         link.error = None
+        if len(self._reached) < _MAX_ADDRESSES:
+            self._reached.add((node.host, node.port))
         link.connection = connection
         self.connections_opened += 1
         connection.on_close = lambda _closed: self._on_lost(link)
@@ -202,6 +213,26 @@ class Connections:
             self._on_lost(link)
             raise Disconnected(f"{connection.name} closed the connection")
         return connection
+
+    def _explained(self, error: KafkaError, node_id: int) -> KafkaError:
+        """Return the error of an attempt to connect. If the client has the address only from the
+        metadata and no connection to it worked yet, name the setting of the broker. Log the first
+        error of an address."""
+        node = self.nodes.get(node_id)
+        if node is None or node_id < 0 or not isinstance(error, (Disconnected, KafkaTimeout)):
+            return error
+        address = (node.host, node.port)
+        if address in self._servers or address in self._reached:
+            return error
+        error_class = KafkaTimeout if isinstance(error, KafkaTimeout) else Disconnected
+        explained = error_class(
+            f"{error} (broker {node_id} advertises this address: is the broker running, and can this machine reach "
+            "the address? If not, change advertised.listeners of the broker)"
+        )
+        if address not in self._unreached and len(self._unreached) < _MAX_ADDRESSES:
+            self._unreached.add(address)
+            logger.warning("Cannot connect to broker %s: %s", node_id, explained)
+        return explained
 
     def _notify_connected(self, node_id: int) -> None:
         for callback in self._connection_callbacks:

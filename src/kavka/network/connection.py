@@ -306,6 +306,7 @@ class Connection:
             if key == _API_VERSIONS and api is not None:
                 self._respond_unsupported_version(api, correlation_id, started_at)
                 return
+            self._server.warn_of_version(self.address, key, api_version)
             raise ProtocolError(f"API key {key} version {api_version} is not supported")
         if key != _PRODUCE:
             if len(data) > MAX_DECODED_BYTES:
@@ -382,6 +383,7 @@ class Connection:
         key, api_version, correlation_id = _HEAD.unpack_from(data, 0)
         api = self._server.apis[key]
         if not api.min_version <= api_version <= api.max_version:
+            self._server.warn_of_version(self.address, key, api_version)
             raise ProtocolError(f"API key {key} version {api_version} is not supported")
         _, position = decode_bounded(MAX_ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
         request, _ = decode_bounded(MAX_ELEMENTS_ON_LOOP, api.request_class.decode, data, position, api_version)

@@ -37,6 +37,8 @@ STOP_GRACE_S = 1.0
 # The maximum number of connections that have not authenticated yet. A new connection ends the
 # oldest.
 MAX_UNAUTHENTICATED = 1024
+# The maximum number of warnings of clients with unsupported versions.
+MAX_WARNINGS = 16
 
 
 class Server:
@@ -71,11 +73,25 @@ class Server:
         self._is_started = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
+        self._refused_versions: set[tuple[int, int]] = set()
         self._latencies = _Latencies(services.metrics)
         services.metrics.gauge(
             "kavka_refused_connections", "Refused connections by limit", ("limit",), read=self._refusals
         )
         services.metrics.gauge("kavka_connections", "Open client connections", read=lambda: float(self.limits.count))
+
+    def warn_of_version(self, address: str, key: int, version: int) -> None:
+        """Log that a client uses a version of an API that this broker does not serve: once per
+        version, and for a few versions only, so that a peer cannot fill the log."""
+        api = self.apis.get(key)
+        if api is None or (key, version) in self._refused_versions or len(self._refused_versions) >= MAX_WARNINGS:
+            return
+        self._refused_versions.add((key, version))
+        age, remedy = ("old", "a newer client") if version < api.min_version else ("new", "an older client")
+        logger.warning(
+            "The client at %s is too %s: it sends %s v%d, and this broker serves v%d to v%d; use %s, or let it "
+            "negotiate versions", address, age, api.name, version, api.min_version, api.max_version, remedy,
+        )  # fmt: skip
 
     def listen(self, listener: str, host: str, port: int, security: ListenerSecurity | None = None) -> int:
         """Bind a listener. Returns the bound port. Raises OSError. Connections stay in the backlog

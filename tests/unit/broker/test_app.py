@@ -39,13 +39,19 @@ def test_port_in_use_is_reported_in_one_line_and_releases_log_directories(tmp_pa
         async def listeners() -> None:
             with pytest.raises(ConfigError) as refused:
                 await Broker(settings(tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{port}")).start()
-            assert str(refused.value) == f"listeners: PLAINTEXT://127.0.0.1:{port} is in use by another process"
+            assert (
+                str(refused.value)
+                == f"listeners: PLAINTEXT://127.0.0.1:{port} is in use by another process: stop it, or use another port"
+            )
 
         async def metrics() -> None:
             address = f"http://127.0.0.1:{port}"
             with pytest.raises(ConfigError) as refused:
                 await Broker(settings(tmp_path, metrics_listener=address)).start()
-            assert str(refused.value) == f"metrics.listener: {address} is in use by another process"
+            assert (
+                str(refused.value)
+                == f"metrics.listener: {address} is in use by another process: stop it, or use another port"
+            )
 
         run(listeners)
         run(metrics)

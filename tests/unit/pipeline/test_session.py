@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     builder = Builder()
     monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pyspark.sql", SimpleNamespace(SparkSession=SimpleNamespace(builder=builder)))
+    monkeypatch.setattr("kavka.pipeline.spark.session.check_spark", lambda: None)
     for name in ("SPARK_MASTER", "KAVKA_SPARK_LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
     for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
@@ -67,9 +69,12 @@ def test_master_and_log_level_come_from_the_environment(builder: Builder, monkey
 
 
 def test_without_pyspark_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    with pytest.raises(PipelineError, match=r"kavka-mirror runs on Spark: pip install 'kavka\[pipeline\]'"):
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    message = r"kavka-mirror runs on Spark: PySpark is not installed: pip install 'kavka\[pipeline\]'"
+    with pytest.raises(PipelineError, match=message):
         build_session("kavka-mirror", {})
     with pytest.raises(LookupError):
         build_session("words", {}, error=LookupError)

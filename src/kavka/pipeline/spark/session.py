@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.packing import ARCHIVE_FOLDER
+from kavka.runtimes import MissingRuntime, check_spark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -49,10 +50,13 @@ def build_session(
         master = os.environ.get("SPARK_MASTER") or "local[*]"
     settings = {**_DEFAULTS, **config}
     _choose_python(master)
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as missing:
-        raise error(f"{name} runs on Spark: pip install 'kavka[pipeline]'") from missing
+    if not is_submitted:
+        try:
+            check_spark()
+        except MissingRuntime as missing:
+            raise error(f"{name} runs on Spark: {missing}") from None
+    from pyspark.sql import SparkSession
+
     py_files = _copies(filter(None, settings.pop(_PY_FILES, "").split(",")), error)
     if master is not None and not is_local(master):
         _check_reachable(master, error)
