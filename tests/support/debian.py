@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -37,3 +38,26 @@ def install(*packages: str) -> str:
     apt_get("update")
     result = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
     return result.stderr[-500:].strip() if result.returncode else ""
+
+
+def unpacked(package: str, cache: Path) -> tuple[Path, str]:
+    """Download a package and unpack it to a folder of `cache`, so that its services do not start.
+    Return the folder and the error of apt-get, "" on success."""
+    folder = cache / package
+    if folder.exists():
+        return folder, ""
+    if shutil.which("apt-get") is None:
+        return folder, "apt-get is not installed"
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as name:
+        result = apt_get("download", package, cwd=Path(name))
+        if result.returncode and may_install():
+            apt_get("update")
+            result = apt_get("download", package, cwd=Path(name))
+        files = list(Path(name).glob("*.deb"))
+        if result.returncode or not files:
+            return folder, result.stderr[-500:].strip()
+        subprocess.run(["dpkg-deb", "-x", files[0], Path(name) / "root"], check=True)
+        with contextlib.suppress(OSError):  # Another process was faster.
+            (Path(name) / "root").rename(folder)
+    return folder, ""
