@@ -7,7 +7,14 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
+ifeq ($(shell test -w . && echo yes),yes)
 VENV   := .venv
+else
+# A read-only checkout: the environment, a copy of the package and the broker's data are in the user's cache.
+CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kavka
+VENV   := $(CACHE)/venv
+DATA   := --override log.dirs=$(CACHE)/data
+endif
 PY     := $(VENV)/bin/python
 BASE   := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
@@ -30,7 +37,7 @@ help:
 	@echo 'make audit      look up known vulnerabilities of the dependencies'
 	@echo 'make compile    compile the hot modules of the clients in place (repeat after each change)'
 	@echo 'make bench      compare with Apache Kafka'
-	@echo 'make demo       a broker, a producer of text and a live word count on Spark'
+	@echo 'make demo       a broker, a producer of text and a live word count on Spark (kavka quickstart: all steps)'
 	@echo 'make chaos      inject faults into a cluster under load (ARGS="--faults kill,pause --rounds 20")'
 	@echo 'make fuzz       fuzz every decoder for ten minutes (ARGS="batches --coverage --seconds 3600")'
 	@echo 'make gen        regenerate code from schemas/ and the configuration tables'
@@ -44,7 +51,15 @@ $(PY):
 
 $(BASE): pyproject.toml | $(PY)
 	@echo "Installing Kavka into $(VENV)"
+ifdef CACHE
+	@rm -rf $(CACHE)/source && mkdir -p $(CACHE)/source && \
+		cp -R src pyproject.toml setup.py MANIFEST.in README.md LICENSE CHANGELOG.md $(CACHE)/source && \
+		chmod -R u+w $(CACHE)/source
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet '$(CACHE)/source[console]' && \
+		rm -rf $(CACHE)/source && touch $@
+else
 	@$(PIP) '.[console]' && touch $@
+endif
 
 $(DEV): pyproject.toml | $(PY)
 	@echo "Installing Kavka and its development dependencies into $(VENV)"
@@ -53,7 +68,7 @@ $(DEV): pyproject.toml | $(PY)
 setup: $(DEV)
 
 run: $(BASE)
-	@$(PY) -m kavka.cli.main server $(ARGS) --console
+	@$(PY) -m kavka.cli.main server $(DATA) $(ARGS) --console
 
 test: export KAVKA_RETRIED_TESTS := .cache/retried-tests
 test: check

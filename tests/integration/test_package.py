@@ -120,7 +120,9 @@ def check_installation(installation: Installation, *, is_compiled: bool) -> None
     overrides = [f"--override={name}=PLAINTEXT://{server}" for name in ("listeners", "advertised.listeners")]
     installation.output("kafka-server-start.sh", "-daemon", "config/standalone.properties", *overrides)
     try:
-        created = installation.output("kafka-topics.sh", "--bootstrap-server", server, "--create", "--topic", "greetings")
+        created = installation.output(
+            "kafka-topics.sh", "--bootstrap-server", server, "--create", "--topic", "greetings"
+        )
         assert created == "Created topic greetings.\n"
         assert installation.output("python", "-c", PROGRAM, server) == "b'k' b'hello'\n"
         consumed = installation.output(
@@ -162,7 +164,9 @@ def test_the_plain_wheel_runs_on_every_python(build: Callable[..., Path], tmp_pa
     installation = Installation(tmp_path, interpreter(version), f"{build(KAVKA_COMPILE='0')}[console,cluster]")
     assert installation.output("python", "--version").startswith(f"Python {version}.")
     check_installation(installation, is_compiled=False)
-    quickstart = installation.output("kavka", "quickstart", "--step", "broker", "--step", "records", "--step", "console")
+    quickstart = installation.output(
+        "kavka", "quickstart", "--step", "broker", "--step", "records", "--step", "console"
+    )
     assert "The console is at http://localhost:" in quickstart
 
 

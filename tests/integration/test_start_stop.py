@@ -136,10 +136,8 @@ def test_a_daemon_is_ready_when_the_start_command_returns_and_ends_with_the_stop
     second = command("kafka-server-start", "-daemon", "--override", f"listeners=PLAINTEXT://127.0.0.1:{port}",
                      "--override", "log.dirs=other")  # fmt: skip
     assert second.returncode == 1
-    assert (
-        second.stderr
-        == f"kavka: listeners: PLAINTEXT://127.0.0.1:{port} is in use by another process: stop it, or use another port\n"
-    )
+    address = f"PLAINTEXT://127.0.0.1:{port}"
+    assert second.stderr == f"kavka: listeners: {address} is in use by another process: stop it, or use another port\n"
     same_data = command("kavka", "server", "--override", "listeners=PLAINTEXT://127.0.0.1:0")
     assert same_data.returncode == 1
     assert same_data.stderr.splitlines()[-1].startswith("kavka: ")

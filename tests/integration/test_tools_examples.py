@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 # Tools that start servers on default ports, write to folders of the system or need a login.
 # test_start_stop, test_cluster_tool, test_zookeeper_tools, test_streams_demo, test_mirror_tool,
-# test_connect, test_console, test_security_init, test_delegation_tokens_tool and test_schemas_tools
-# cover them.
+# test_connect, test_console, test_security_init, test_delegation_tokens_tool, test_schemas_tools
+# and test_newcomers cover them.
 EXCLUDED = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
-    "connect-standalone", "connect-distributed", "console", "security", "delegation-tokens", "registry",
+    "connect-standalone", "connect-distributed", "console", "security", "delegation-tokens", "registry", "quickstart",
 }  # fmt: skip
 # Tools that run until they are stopped, and parts of their first lines.
 ENDLESS = {

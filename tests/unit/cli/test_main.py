@@ -10,7 +10,7 @@ import pytest
 import kavka
 from kavka.cli import main as cli
 from kavka.cli import run_class
-from kavka.cli.catalogue import MISSING, table_of
+from kavka.cli.catalogue import MISSING, commands, table_of
 
 
 @pytest.mark.parametrize(
@@ -112,15 +112,6 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"kavka {kavka.__version__}\n"
 
 
-def test_missing_package_is_reported_in_one_line(monkeypatch, capsys):
-    def missing(name: str):
-        raise ModuleNotFoundError("No module named 'uvloop'", name="uvloop")
-
-    monkeypatch.setattr(cli, "import_module", missing)
-    assert cli.main(["server"]) == 1
-    assert "'uvloop' is not installed" in capsys.readouterr().err
-
-
 def test_help_imports_no_tool():
     code = "import sys; from kavka.cli import main; main.main(['--help']); sys.exit('kavka.cli.server' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
@@ -149,3 +140,24 @@ def test_console_with_producer_or_consumer_runs_the_console_tools(capsys):
         assert cli.main(["kafka-console", word, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: kavka console-{word.removesuffix('.sh')}")
     assert cli.main(["console", "other"]) == 1
+
+
+def test_bin_has_the_commands_of_the_catalogue():
+    bin_folder = Path(__file__).parents[3] / "bin"
+    assert sorted(path.name for path in bin_folder.iterdir() if path.name != "kavka") == commands()
+
+
+def test_a_script_runs_the_tool_with_its_name(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/kafka-topics.sh", "--help"])
+    assert cli.script_main() == 0
+    assert "kavka topics" in capsys.readouterr().out
+
+
+def test_a_missing_module_names_its_extra(monkeypatch, capsys):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+    monkeypatch.setattr(cli, "import_module", missing)
+    for module, package in (("kazoo.client", "kavka[cluster]"), ("other", "other")):
+        assert cli.main(["cluster"]) == 1
+        assert capsys.readouterr().err == f"kavka cluster: the module {module} is missing: pip install '{package}'\n"
