@@ -89,8 +89,6 @@ def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         result = kavka("server", "--override", f"listeners=PLAINTEXT://127.0.0.1:{port}", cwd=tmp_path)
-        found = kavka("doctor", "--json", cwd=tmp_path)
-    assert found.returncode in (0, 1)
     assert result.stderr.splitlines()[-1] == (
         f"kavka: listeners: PLAINTEXT://127.0.0.1:{port} is in use by another process: stop it, or use another port"
     )
