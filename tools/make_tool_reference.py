@@ -18,7 +18,8 @@ INTRODUCTION = """# Command-line tools
 `make docs` generates this page from the tables that the tools use.
 
 Each tool is a subcommand of `kavka`, and Kafka's tools are also scripts with Kafka's names, with and without `.sh`:
-under `bin/` in a checkout, on the PATH after `pip install`. The tools use only the client, so they also work with Apache Kafka.
+under `bin/` in a checkout, on the PATH after `pip install`. The tools use only the client, so they also work with
+Apache Kafka.
 
 - Options are Kafka's. All tools accept `--name value` and `--name=value`, one or two dashes, unambiguous prefixes of
   names, `--help` and `--version`.

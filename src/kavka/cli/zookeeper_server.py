@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kavka.cli import running, zookeeper_jars
+from kavka.cli.config_files import FOLDER as CONFIG_FILES
 from kavka.cli.connecting import read_properties
 from kavka.cli.daemon import Daemon
 from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
@@ -265,7 +266,7 @@ def _print_version() -> int:
 
 
 def _default_config(args: Arguments) -> Path:
-    """Return the configuration file of zkServer. Raise ToolError if there is none."""
+    """Return the configuration file of zkServer."""
     folder = args["config"] or os.environ.get("ZOOCFGDIR")
     if len(args.positionals) > 1:
         path = Path(args.positionals[1])
@@ -273,8 +274,6 @@ def _default_config(args: Arguments) -> Path:
     name = os.environ.get("ZOOCFG", "zoo.cfg")
     if folder is not None:
         return Path(folder) / name
-    for base in (Path.cwd(), Path(running.home()).parents[1]):
-        for candidate in DEFAULT_CONFIGS:
-            if (base / candidate).exists():
-                return base / candidate
-    raise ToolError(f"there is no {' or '.join(DEFAULT_CONFIGS)}: pass the file as an argument")
+    bases = (Path.cwd(), Path(running.home()).parents[1])
+    candidates = [base / candidate for base in bases for candidate in DEFAULT_CONFIGS]
+    return next((path for path in candidates if path.exists()), CONFIG_FILES / "zookeeper.properties")
