@@ -68,8 +68,8 @@ class Session:
                 raise ToolError(str(error)) from None
         return self._broker.bootstrap_servers
 
-    def kavka(self, *arguments: str, stdin: str = "") -> None:
-        """Print and run a command of Kavka. Raise ToolError if it fails."""
+    def kavka(self, *arguments: str, stdin: str = "", may_fail: bool = False) -> None:
+        """Print and run a command of Kavka. Raise ToolError if it fails, unless it may."""
         echo = f"echo {shlex.quote(stdin.rstrip())} | " if stdin else ""
         print(_prompt(*arguments, before=echo), flush=True)
         try:
@@ -79,7 +79,7 @@ class Session:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ToolError(f"{arguments[0]} did not end within {COMMAND_TIMEOUT_S:g} s") from None
-        if result.returncode:
+        if result.returncode and not may_fail:
             raise ToolError(f"{arguments[0]} failed; kavka doctor checks this machine")
 
     @property
@@ -194,7 +194,8 @@ def _run_words(session: Session) -> None:
         print()
     finally:
         if job.poll() is None:
-            session.kavka("pipeline", "stop")
+            # After Ctrl-C the job may have ended by itself.
+            session.kavka("pipeline", "stop", may_fail=True)
     try:
         job.wait(JOB_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
