@@ -66,6 +66,16 @@ def interpreter(version: str) -> Path:
     return python
 
 
+def headers(version: str) -> dict[str, str]:
+    """Return the environment variables with which a compiler finds the headers of a Python
+    version."""
+    if version == RUNNING:
+        return {}
+    include = interpreter(version).parents[1] / "include"
+    # Also those of the architecture: all headers of the C library must be of one version.
+    return {"CPATH": ":".join(map(str, [*include.glob("*-linux-gnu*"), include]))}
+
+
 def _unpack(version: str, source: Source, folder: Path, patchelf: str) -> None:
     root = folder / "root"
     for name in ("lists/partial", "archives/partial", "root"):
@@ -84,7 +94,8 @@ def _unpack(version: str, source: Source, folder: Path, patchelf: str) -> None:
         "APT::Sandbox::User": "root",
     }
     arguments = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
-    install = ["install", "--download-only", "--no-install-recommends", "-y", f"python{version}"]
+    packages = (f"python{version}", f"libpython{version}-dev")
+    install = ["install", "--download-only", "--no-install-recommends", "-y", *packages]
     for command in (["update"], install):
         result = debian.apt_get(*arguments, *command)
         if result.returncode:
