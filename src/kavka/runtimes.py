@@ -14,7 +14,7 @@ MINIMUM_JAVA = 17
 # As in the extra `pipeline` of pyproject.toml.
 MINIMUM_PYSPARK = "4.2"
 JAVA_REMEDY = f"install Java {MINIMUM_JAVA} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless)"
-PYSPARK_REMEDY = "pip install --upgrade 'kavka[pipeline]'"
+PYSPARK_REMEDY = f"pip install 'pyspark>={MINIMUM_PYSPARK}'"
 _VERSION_TIMEOUT_S = 20.0
 
 

@@ -120,7 +120,7 @@ def test_a_pipeline_with_an_old_pyspark_names_the_upgrade(word_count_broker: Bro
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 3.5.1\n")
     line = run_word_count(word_count_broker, tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert "PySpark 3.5.1 is older than 4.2: pip install --upgrade 'kavka[pipeline]'" in line
+    assert "PySpark 3.5.1 is older than 4.2: pip install 'pyspark>=4.2'" in line
 
 
 def test_a_pipeline_with_the_spark_of_another_version_names_both(word_count_broker: Broker, tmp_path: Path) -> None:
