@@ -79,8 +79,6 @@ def measure(args: Arguments) -> int:
     from kavka.client.consumer.consumer import Consumer
 
     with sigterm_as_interrupt(), Consumer(settings) as consumer, Progress() as progress:
-        if not is_compiled():
-            note(COMMAND.name, PLAIN_FORM)
         warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(consumer, args, progress)
         try:
@@ -94,6 +92,8 @@ def measure(args: Arguments) -> int:
             print(test.total_line(end), flush=True)
         if args["print-metrics"]:
             print(metrics_text("consumer-metrics", settings["client.id"], consumer.metrics()))
+        if not is_compiled():
+            note(COMMAND.name, PLAIN_FORM)
     return 0
 
 

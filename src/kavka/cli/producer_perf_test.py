@@ -91,8 +91,6 @@ def measure(args: Arguments) -> int:
     from kavka.client.producer.producer import Producer
 
     with sigterm_as_interrupt(), Producer(settings) as producer, Progress() as progress:
-        if not is_compiled():
-            note(COMMAND.name, PLAIN_FORM)
         warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(producer, args, payload, duration, progress)
         try:
@@ -109,6 +107,8 @@ def measure(args: Arguments) -> int:
         test.print_totals()
         if args["print-metrics"]:
             print(metrics_text("producer-metrics", settings["client.id"], producer.metrics()))
+        if not is_compiled():
+            note(COMMAND.name, PLAIN_FORM)
     return test.result()
 
 
