@@ -10,9 +10,10 @@ from pathlib import Path
 
 from kavka.cli.cluster_folder import ClusterFolder, Member
 from kavka.cli.cluster_info import CLUSTER_SUBCOMMANDS, query_cluster
-from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
+from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import at_terminal, print_json, print_table
-from kavka.cli.tool import ToolError, run
+from kavka.cli.supervisor import parse_count
+from kavka.cli.tool import ToolError, log_to_stderr, run
 
 DEFAULT_BROKERS = 3
 DEFAULT_BROKER_PORT = 9092
@@ -21,6 +22,14 @@ DEFAULT_ZOOKEEPER_PORT = 2181
 _FOLDER = Option("dir", "The folder of the cluster.", "directory", default="kavka-cluster", completes="directory")
 _BROKER_ID = (Positional("N", "The broker's id."),)
 _JSON = Option("json", "Print JSON.")
+_MEMBERS = (
+    Option("brokers", "Number of brokers; auto means one per core. A larger number than before adds brokers.",
+           "number", default_text=f"as before, else {DEFAULT_BROKERS}"),
+    Option("port", "Port of the first broker. The other brokers use the next ports.", "port", int,
+           default_text=f"as before, else {DEFAULT_BROKER_PORT}"),
+    Option("zookeeper-port", "Port of the ZooKeeper server.", "port", int, DEFAULT_ZOOKEEPER_PORT),
+    Option("override", "A setting of every broker, saved for later starts.", "name=value", repeated=True),
+)  # fmt: skip
 
 COMMAND = Command(
     "cluster",
@@ -31,15 +40,18 @@ COMMAND = Command(
         Command(
             "up",
             "Start all servers of the cluster that are not running. Existing data is kept.",
-            (
-                Option("brokers", "Number of brokers. A larger number than before adds brokers.", "number", int,
-                       default_text=f"as before, else {DEFAULT_BROKERS}"),
-                Option("port", "Port of the first broker. The other brokers use the next ports.", "port", int,
-                       default_text=f"as before, else {DEFAULT_BROKER_PORT}"),
-                Option("zookeeper-port", "Port of the ZooKeeper server.", "port", int, DEFAULT_ZOOKEEPER_PORT),
-                Option("override", "A setting of every broker, saved for later starts.", "name=value", repeated=True),
-            ),
+            _MEMBERS,
             examples=("kavka cluster up --brokers 3",),
+        ),
+        Command(
+            "run",
+            "Start all servers and stay in the foreground: restart a broker that dies, and stop all servers at the "
+            "end, with Ctrl-C or SIGTERM.",
+            (
+                *_MEMBERS,
+                Option("metrics-port", "Serve the metrics of all brokers on this port of localhost.", "port", int),
+            ),
+            examples=("kavka cluster run --brokers auto",),
         ),
         Command("status", "Show the id, address and state of each server.", (_JSON,)),
         Command("kill", "Kill a broker with SIGKILL.", positionals=_BROKER_ID),
@@ -67,6 +79,8 @@ def _body(args: Arguments) -> int | None:
     match args.subcommand:
         case "up":
             return _up(args)
+        case "run":
+            return _run(args)
         case "down":
             return _down(args)
         case "status":
@@ -75,24 +89,47 @@ def _body(args: Arguments) -> int | None:
 
 
 def _up(args: Arguments) -> int:
-    brokers = args["brokers"]
-    if brokers is not None and brokers < 1:
-        raise UsageError("--brokers must be at least 1")
+    count = _broker_count(args)
     folder = ClusterFolder(Path(args["dir"]))
     with folder.locked(create=True):
-        if not folder.members:
-            folder.plan_zookeeper(args["zookeeper-port"])
-            brokers = brokers or DEFAULT_BROKERS
-        existing = len(folder.brokers)
-        if brokers is not None and brokers < existing:
-            raise ToolError(f"the cluster in {folder.path} has {existing} brokers; brokers cannot be removed")
-        first_port = args["port"] or (folder.brokers[0].port if existing else DEFAULT_BROKER_PORT)
-        folder.plan_brokers(brokers or existing, first_port, args["override"])
+        _plan(folder, args, count)
         folder.start(folder.members)
-        for broker in folder.brokers:
-            print(f"broker {broker.id} at {broker.address}, log {broker.log_file}")
-        print(f"The cluster is up: --bootstrap-server {','.join(broker.address for broker in folder.brokers)}")
+        _print_brokers(folder)
     return 0
+
+
+def _run(args: Arguments) -> int:
+    count = _broker_count(args)
+    log_to_stderr("INFO")
+    folder = ClusterFolder(Path(args["dir"]))
+    with folder.locked(create=True):
+        _plan(folder, args, count)
+    folder.run(lambda: _print_brokers(folder), args["metrics-port"])
+    return 0
+
+
+def _broker_count(args: Arguments) -> int | None:
+    text = args["brokers"]
+    return None if text is None else parse_count("--brokers", text)
+
+
+def _plan(folder: ClusterFolder, args: Arguments, count: int | None) -> None:
+    """Add the members that are missing, and write the configuration of all."""
+    if not folder.members:
+        folder.plan_zookeeper(args["zookeeper-port"])
+        count = count or DEFAULT_BROKERS
+    existing = len(folder.brokers)
+    if count is not None and count < existing:
+        raise ToolError(f"the cluster in {folder.path} has {existing} brokers; brokers cannot be removed")
+    first_port = args["port"] or (folder.brokers[0].port if existing else DEFAULT_BROKER_PORT)
+    folder.plan_brokers(count or existing, first_port, args["override"])
+
+
+def _print_brokers(folder: ClusterFolder) -> None:
+    for broker in folder.brokers:
+        print(f"broker {broker.id} at {broker.address}, log {broker.log_file}")
+    addresses = ",".join(broker.address for broker in folder.brokers)
+    print(f"The cluster is up: --bootstrap-server {addresses}", flush=True)
 
 
 def _down(args: Arguments) -> int:

@@ -8,6 +8,9 @@
 `cluster.json` is replaced atomically after each process start. A command that is killed leaves at
 most one process that is not recorded. That process still occupies its port. A process is identified
 by its pid and its start time, so that a process that reuses the pid is never signalled.
+
+The processes of `kavka cluster up` outlive the command. `kavka cluster run` supervises them: its
+brokers stop if it is killed, and ZooKeeper continues.
 """
 
 from __future__ import annotations
@@ -19,16 +22,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kavka.cli import running, zookeeper_jars, zookeeper_server
-from kavka.cli.daemon import BrokerDaemon, Daemon
+from kavka.cli.daemon import STOP_TIMEOUT_S, BrokerDaemon, Daemon
+from kavka.cli.supervisor import Process, Supervisor, broker_metrics
 from kavka.cli.tool import ToolError
 
 HOST = "localhost"
-STOP_TIMEOUT_S = 60.0
 REGISTRATION_TIMEOUT_S = 60.0
 GROUPS_TIMEOUT_S = 20.0
 ZOOKEEPER_TICK_MS = 1000
@@ -104,16 +107,24 @@ class ClusterFolder:
     # --- files
 
     @contextlib.contextmanager
-    def locked(self, *, create: bool = False) -> Iterator[None]:
+    def locked(self, *, create: bool = False, timeout_s: float = 0.0) -> Iterator[None]:
         """Lock the folder inside the block. Read the members again, since another command may have
-        changed them. Raise ToolError if another command holds the lock."""
+        changed them. Raise ToolError if the folder does not exist, or if another command holds the
+        lock for longer than `timeout_s`."""
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
+        elif not self.path.exists():
+            raise ToolError(f"there is no cluster in {self.path}")
+        deadline = time.monotonic() + timeout_s
         with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ToolError(f"another command holds the lock of {self.path}") from None
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise ToolError(f"another command holds the lock of {self.path}") from None
+                time.sleep(0.05)
             self._read()
             yield
 
@@ -211,25 +222,83 @@ class ClusterFolder:
         """Start those members that are not running: ZooKeeper first, then all brokers in parallel.
         Raise ToolError if a member does not start."""
         if self.zookeeper in members and not self.zookeeper.is_alive:
-            self._start_zookeeper()
-        starting: list[tuple[Member, BrokerDaemon]] = []
-        errors: list[str] = []
-        for broker in members:
-            if broker.id is not None and not broker.is_alive:
-                daemon = BrokerDaemon([str(broker.config)], broker.log_file)
-                broker.set_process(daemon)
-                self._write()
-                starting.append((broker, daemon))
-        for broker, daemon in starting:
-            if daemon.wait_until_ready():
-                daemon.detach()
-            else:
-                errors.append(f"broker {broker.id}: {daemon.exit_reason()}")
+            self._launch_zookeeper().detach()
+        brokers = [member.id for member in members if member.id is not None and not member.is_alive]
+        supervisor = Supervisor([Process(f"broker {id}", self._broker_launcher(id)) for id in brokers])
+        errors = supervisor.start()
+        supervisor.detach()
         if errors:
             raise ToolError("; ".join(errors))
         self._wait_until_registered()
 
-    def _start_zookeeper(self) -> None:
+    def run(self, on_ready: Callable[[], None], metrics_port: int | None = None) -> None:
+        """Start all members, call `on_ready`, and supervise the brokers until a signal or until all
+        were stopped. Then stop all members. Raise ToolError if a member does not start.
+
+        The folder is locked only while a process starts, so that other commands can be used.
+        """
+        from kavka.cli.metrics_page import serving_metrics
+
+        with self.locked():
+            if running_members := [member.name for member in self.members if member.is_alive and member.id is not None]:
+                raise ToolError(f"already running: {', '.join(running_members)}; kavka cluster down stops all servers")
+            if not self.zookeeper.is_alive:
+                self._launch_zookeeper().detach()
+
+        def launcher(broker_id: int) -> Callable[[], Daemon]:
+            arguments: list[str] = []
+            if metrics_port is not None:
+                host, port = broker_metrics(metrics_port, broker_id)
+                arguments = ["--override", f"metrics.listener=http://{host}:{port}"]
+            launch = self._broker_launcher(broker_id, arguments, stops_with_parent=True)
+
+            def locked_launch() -> Daemon:
+                with self.locked():
+                    if not self.zookeeper.is_alive:
+                        raise ToolError("the ZooKeeper server is not running")
+                    return launch()
+
+            return locked_launch
+
+        def ready() -> None:
+            self._wait_until_registered()
+            on_ready()
+
+        processes = {
+            broker.id: Process(broker.name, launcher(broker.id)) for broker in self.brokers if broker.id is not None
+        }
+        port = metrics_port or 0
+        sources = {str(id): (process, broker_metrics(port, id)) for id, process in processes.items()}
+        try:
+            with serving_metrics((HOST, port) if port else None, sources):
+                Supervisor(list(processes.values())).run(ready)
+        finally:
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        """Stop the members that are alive, unless `kavka cluster down` has just done so. Also
+        brokers that `kavka cluster start` has started."""
+        if self.path.exists():
+            with self.locked(timeout_s=STOP_TIMEOUT_S):
+                self.stop(self.brokers)
+                self.stop([self.zookeeper])
+
+    def _broker_launcher(
+        self, broker_id: int, arguments: Sequence[str] = (), *, stops_with_parent: bool = False
+    ) -> Callable[[], BrokerDaemon]:
+        def launch() -> BrokerDaemon:
+            # Another command may have replaced the list of members.
+            broker = next(member for member in self.brokers if member.id == broker_id)
+            daemon = BrokerDaemon(
+                [str(broker.config), *arguments], broker.log_file, stops_with_parent=stops_with_parent
+            )
+            broker.set_process(daemon)
+            self._write()
+            return daemon
+
+        return launch
+
+    def _launch_zookeeper(self) -> Daemon:
         member = self.zookeeper
         config = zookeeper_server.ServerConfig.read(member.config)
         try:
@@ -238,8 +307,8 @@ class ClusterFolder:
             raise ToolError(str(error)) from None
         server = zookeeper_server.launch(config, argv, member.log_file)
         member.set_process(server)
-        server.detach()
         self._write()
+        return server
 
     def _wait_until_registered(self) -> None:
         """Wait until all running brokers are registered, so that new topics can use all of them."""

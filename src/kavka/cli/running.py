@@ -1,10 +1,10 @@
-"""The registry of running brokers and ZooKeeper servers, which `server-stop` and
+"""The registry of running brokers, supervisors and ZooKeeper servers, which `server-stop` and
 `zookeeper-server-stop` read.
 
-Each process has a file named after its pid in a per-user folder. The files of ZooKeeper servers are
-in a subfolder. A file contains the start time of the process, so that a process that reuses the pid
-is never stopped. A killed broker leaves its file, and a ZooKeeper server always does; the next read
-removes the files of processes that have ended.
+Each process has a file named after its pid in a per-user folder. The files of supervisors and of
+ZooKeeper servers are in subfolders. A file contains the start time of the process, so that a
+process that reuses the pid is never stopped. A killed broker leaves its file, and a ZooKeeper
+server always does; the next read removes the files of processes that have ended.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ class RunningBroker(RunningProcess):
 
 
 @dataclass(frozen=True, slots=True)
+class RunningSupervisor(RunningProcess):
+    """The process of `kavka server --shards`. `log_dirs` have a folder for each broker."""
+
+    log_dirs: list[str]
+
+    def has_broker(self, broker: RunningBroker) -> bool:
+        return bool(broker.log_dirs) and all(str(Path(path).parent) in self.log_dirs for path in broker.log_dirs)
+
+
+@dataclass(frozen=True, slots=True)
 class RunningZooKeeper(RunningProcess):
     config: str
 
@@ -73,7 +83,23 @@ def run_dir() -> Path:
 def registered(broker_id: int, log_dirs: Sequence[Path]) -> Iterator[None]:
     """Register this process as a broker inside the block. Write errors are ignored."""
     pid = os.getpid()
-    path = _write(run_dir(), RunningBroker(pid, start_time(pid), home(), broker_id, [str(path) for path in log_dirs]))
+    with _registered(run_dir(), RunningBroker(pid, start_time(pid), home(), broker_id, [str(p) for p in log_dirs])):
+        yield
+
+
+@contextlib.contextmanager
+def registered_supervisor(log_dirs: Sequence[Path]) -> Iterator[None]:
+    """Register this process as a supervisor inside the block. Write errors are ignored."""
+    pid = os.getpid()
+    with _registered(
+        _supervisor_dir(), RunningSupervisor(pid, start_time(pid), home(), [str(path) for path in log_dirs])
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _registered(folder: Path, entry: RunningProcess) -> Iterator[None]:
+    path = _write(folder, entry)
     try:
         yield
     finally:
@@ -92,10 +118,20 @@ def brokers() -> list[RunningBroker]:
     return _read(run_dir(), RunningBroker)
 
 
+def supervisors() -> list[RunningSupervisor]:
+    """Return the running supervisors of this installation, and remove the files of those that have
+    ended."""
+    return _read(_supervisor_dir(), RunningSupervisor)
+
+
 def zookeepers() -> list[RunningZooKeeper]:
     """Return the running ZooKeeper servers of this installation, and remove the files of servers
     that have ended."""
     return _read(_zookeeper_dir(), RunningZooKeeper)
+
+
+def _supervisor_dir() -> Path:
+    return run_dir() / "supervisors"
 
 
 def _zookeeper_dir() -> Path:
@@ -125,7 +161,7 @@ def _read(folder: Path, entry_class: type[R]) -> list[R]:
     return entries
 
 
-def stop(entries: Sequence[R], timeout_s: float) -> list[R]:
+def stop(entries: Sequence[RunningProcess], timeout_s: float) -> list[RunningProcess]:
     """Send SIGTERM to all processes and wait. Return those that are still running after the
     timeout."""
     for entry in entries:

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from kavka import __version__
 from kavka.broker.settings import Listener, Settings, SettingsError
-from kavka.cli import running
+from kavka.cli import running, shards
 from kavka.cli.console_child import ConsoleChild
-from kavka.cli.daemon import BrokerDaemon
+from kavka.cli.daemon import STOP_TIMEOUT_S, BrokerDaemon
 from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import Progress
-from kavka.cli.tool import log_to_stderr, run
+from kavka.cli.supervisor import parse_count
+from kavka.cli.tool import ToolError, log_to_stderr, run
 from kavka.common.config import ConfigError
 from kavka.security.credentials import NewUser, parse_new_user
 
 logger = logging.getLogger("kavka")
 
-STOP_TIMEOUT_S = 60.0
 EXIT_DELAY_AFTER_EOF_S = 5.0
 PROGRESS_LOGGER = "kavka.progress"
 DEFAULT_CONSOLE_PORT = 9080
@@ -46,6 +46,12 @@ COMMAND = Command(
     (
         Option("daemon", "Run in the background. Returns when the broker is ready."),
         _OVERRIDE,
+        Option(
+            "shards",
+            "Run this number of brokers of a cluster as one unit, with consecutive ids and ports and a folder for each "
+            "in log.dirs; auto means one per core. A broker that dies is restarted. Requires zookeeper.connect.",
+            "number",
+        ),
         _ADD_SCRAM,
         Option(
             "console",
@@ -57,23 +63,28 @@ COMMAND = Command(
         ),
         Option("no-console", "Do not start the console. Overrides --console."),
         # For parent processes. A ready broker writes its listeners to `ready-fd`, one per line. The
-        # end of standard input means that the parent has ended.
+        # end of standard input means that the parent has ended; the broker is killed if it has not
+        # stopped some seconds later.
         Option("ready-fd", "The descriptor to write the listeners to.", "descriptor", int, hidden=True),
-        Option("stop-on-eof", "Stop at the end of standard input.", hidden=True),
+        Option("stop-on-eof", "Stop at the end of standard input.", "seconds", int, optional=True, hidden=True),
     ),
     positionals=(Positional("server.properties", "Broker settings with Kafka's names.", required=False),),
-    examples=("kavka server -daemon config/standalone.properties --override num.partitions=3",),
+    examples=(
+        "kavka server -daemon config/standalone.properties --override num.partitions=3",
+        "kavka server config/server.properties --shards auto",
+    ),
 )
 
 STOP_COMMAND = Command(
     "server-stop",
-    "Stop the brokers of this Kavka installation and wait until they have stopped.",
+    "Stop the brokers of this Kavka installation and wait until they have stopped. The brokers of a unit (--shards) "
+    "stop one after another.",
     (
         _OVERRIDE,
-        Option("timeout", "Maximum time to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="60"),
+        Option("timeout", "Maximum time to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S),
     ),
     positionals=(
-        Positional("server.properties", "Stop only the broker with the log.dirs in this file.", required=False),
+        Positional("server.properties", "Stop only the broker or unit with the log.dirs in this file.", required=False),
     ),
 )
 
@@ -95,34 +106,89 @@ def _start(argv: list[str], args: Arguments) -> int:
         new_users = _new_users(args["add-scram"])
     except (OSError, ValueError) as error:
         return _fail(f"--add-scram: {error}")
+    unit: list[shards.Shard] = []
+    try:
+        if args["shards"] is None:
+            shards.check_unsharded(settings)
+        else:
+            unit = _plan_unit(settings, args)
+    except (ConfigError, SettingsError) as error:
+        return _fail(str(error))
     if args["daemon"]:
-        return _start_daemon(argv, settings)
+        return _start_daemon(argv, settings, len(unit))
     _set_up_logging()
     for warning in settings.warnings:
         logger.warning("%s", warning)
-    if args["stop-on-eof"]:
-        threading.Thread(target=_stop_on_eof, daemon=True, name="kavka-parent-watch").start()
+    if "stop-on-eof" in args:
+        delay_s = float(args["stop-on-eof"] or EXIT_DELAY_AFTER_EOF_S)
+        threading.Thread(target=_stop_on_eof, args=(delay_s,), daemon=True, name="kavka-parent-watch").start()
     console = None
     if "console" in args and not args["no-console"]:
         data = settings.log_dirs[0].absolute().parent / "kavka-console"
         console = ConsoleChild(args["console"] or DEFAULT_CONSOLE_PORT, data)
+    if unit:
+        return _serve_unit(settings, unit, args, console)
     return _serve(settings, args["ready-fd"], console, new_users)
 
 
+def _plan_unit(settings: Settings, args: Arguments) -> list[shards.Shard]:
+    """Return the brokers of `--shards`. Raises ConfigError or SettingsError if one cannot start."""
+    unit = shards.plan(settings, parse_count("--shards", args["shards"]))
+    shards.check_folders(settings, unit)
+    for shard in unit:
+        Settings.load(_config_file(args), [*args["override"], *shard.overrides])
+    return unit
+
+
+def _serve_unit(settings: Settings, unit: Sequence[shards.Shard], args: Arguments, console: ConsoleChild | None) -> int:
+    arguments = [*args.positionals[:1], *(word for text in args["override"] for word in ("--override", text))]
+    users = [word for text in args["add-scram"] for word in ("--add-scram", text)]
+
+    def announce(listeners: list[str]) -> None:
+        brokers = f"brokers {unit[0].broker_id} to {unit[-1].broker_id}"
+        if sys.stdout.isatty():
+            print(f"Kavka {__version__} is ready: {brokers} at {', '.join(listeners)}. Ctrl-C stops them.", flush=True)
+        else:
+            logger.info("Kavka %s is ready: %s at %s", __version__, brokers, ", ".join(listeners))
+        _write_ready(args["ready-fd"], listeners)
+        if console is not None:
+            console.start(",".join(listener.partition("://")[2] for listener in listeners))
+
+    try:
+        with running.registered_supervisor(settings.log_dirs):
+            shards.Unit(settings, unit, arguments, users, _output_folder()).run(announce)
+    except (ConfigError, ToolError) as error:
+        return _fail(str(error))
+    finally:
+        if console is not None:
+            console.stop()
+    return 0
+
+
 def _stop(args: Arguments) -> int:
-    entries = running.brokers()
+    brokers, supervisors = running.brokers(), running.supervisors()
     if args.positionals or "override" in args:
         try:
             log_dirs = {str(path) for path in Settings.load(_config_file(args), args["override"]).log_dirs}
         except (ConfigError, SettingsError) as error:
             return _fail(str(error))
-        entries = [entry for entry in entries if log_dirs & set(entry.log_dirs)]
-    if not entries:
+        supervisors = [entry for entry in supervisors if log_dirs & set(entry.log_dirs)]
+        brokers = [
+            entry
+            for entry in brokers
+            if log_dirs & set(entry.log_dirs) or any(supervisor.has_broker(entry) for supervisor in supervisors)
+        ]
+    if not brokers and not supervisors:
         return _fail("no Kavka broker to stop")
-    alive = running.stop(entries, args["timeout"])
-    for entry in entries:
-        if entry not in alive:
+    # A supervisor stops its brokers in order.
+    others = [entry for entry in brokers if not any(supervisor.has_broker(entry) for supervisor in supervisors)]
+    alive = running.stop([*supervisors, *others], args["timeout"])
+    for entry in brokers:
+        if not entry.is_alive:
             print(f"stopped broker {entry.broker_id} (process {entry.pid})")
+    for supervisor in supervisors:
+        if not supervisor.is_alive:
+            print(f"stopped supervisor (process {supervisor.pid})")
     if alive:
         pids = ", ".join(str(entry.pid) for entry in alive)
         return _fail(f"still running after {args['timeout']:g} s: process {pids}")
@@ -183,14 +249,18 @@ def _announcer(
         else:
             broker_id = settings.broker_id
             logger.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, broker_id, addresses, data)
-        if ready_fd is not None:
-            with contextlib.suppress(OSError):
-                os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
-                os.close(ready_fd)
+        _write_ready(ready_fd, listeners)
         if console is not None:
             console.start(f"{listeners[0].host or 'localhost'}:{listeners[0].port}")
 
     return announce
+
+
+def _write_ready(ready_fd: int | None, listeners: Sequence[object]) -> None:
+    if ready_fd is not None:
+        with contextlib.suppress(OSError):
+            os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
+            os.close(ready_fd)
 
 
 def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
@@ -254,28 +324,32 @@ def _clear_progress() -> None:
             handler.line.clear()
 
 
-def _stop_on_eof() -> None:
+def _stop_on_eof(exit_delay_s: float) -> None:
     """At the end of standard input, send SIGTERM to this process. Exit if it still runs after a
     delay."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(EXIT_DELAY_AFTER_EOF_S)
+    time.sleep(exit_delay_s)
     os._exit(1)
 
 
-def _start_daemon(argv: list[str], settings: Settings) -> int:
+def _output_folder() -> Path:
+    return Path(os.environ.get("LOG_DIR") or "kavka-logs")
+
+
+def _start_daemon(argv: list[str], settings: Settings, shard_count: int) -> int:
     """Run the same command in the background, with its output in a file. Return when the broker is
     ready or has failed. Return the exit code."""
-    output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
+    first = settings.broker_id
+    output = _output_folder() / (f"unit-{first}.out" if shard_count else f"server-{first}.out")
     broker = BrokerDaemon([argument for argument in argv if argument not in ("-daemon", "--daemon")], output)
     listeners = broker.wait_until_ready()
     if not listeners:
         print(broker.exit_reason(), file=sys.stderr)
         return 1
-    print(
-        f"broker {settings.broker_id} is running as process {broker.pid} at {', '.join(listeners)}, output in {output}"
-    )
+    name = f"unit of brokers {first} to {first + shard_count - 1}" if shard_count else f"broker {first}"
+    print(f"{name} is running as process {broker.pid} at {', '.join(listeners)}, output in {output}")
     broker.detach()
     return 0
 
