@@ -46,13 +46,13 @@ class ClusterRow(Row):
 class ClusterSide:
     """A cluster with its ZooKeeper server, and the topics that a benchmark creates."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, brokers: int = 3) -> None:
         self.name = name
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper = ZooKeeper(folder / "zookeeper")
         cluster_class = KavkaCluster if name == KAVKA else _DefaultHeapCluster
-        self.cluster = cluster_class(folder, self.zookeeper, overrides=SETTINGS, start=False)
+        self.cluster = cluster_class(folder, self.zookeeper, brokers=brokers, overrides=SETTINGS, start=False)
         self._zk = KazooClient(self.zookeeper.connect, timeout=60)
 
     @property

@@ -6,15 +6,24 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.sides import APACHE, KAVKA
+from bench.sides import APACHE, CEILING, KAVKA
 
 AnySide = TypeVar("AnySide")
 """A broker or a cluster."""
+
+
+class Pairs(list[tuple[float, float]]):
+    """The values of Kavka and Apache Kafka. `ceiling` has the values of the limit of the machine,
+    if they were measured."""
+
+    def __init__(self, values: Iterable[tuple[float, float]] = (), ceiling: Sequence[float] = ()) -> None:
+        super().__init__(values)
+        self.ceiling = list(ceiling)
 
 
 @dataclass
@@ -28,12 +37,13 @@ class Options:
     keys: int = 1_000_000
     rounds: int = 200
     seconds: float = 60
+    warm_up_gb: float = 5.0
 
 
 @dataclass
 class Row:
     """A row of the table. `pairs` are the values of Kavka and Apache Kafka; `ratio` is the median
-    of their ratios."""
+    of their ratios. `Pairs` may have values of the ceiling."""
 
     what: str
     unit: str
@@ -55,6 +65,16 @@ class Row:
     def apache(self) -> float:
         return statistics.median(apache for _, apache in self.pairs)
 
+    @property
+    def ceiling(self) -> list[float]:
+        return getattr(self.pairs, "ceiling", [])
+
+    @property
+    def share_of_ceiling(self) -> float:
+        """The median of the ratios of Kavka and the ceiling."""
+        shares = [kavka / limit for (kavka, _), limit in zip(self.pairs, self.ceiling, strict=True) if limit]
+        return statistics.median(shares) if shares else float("nan")
+
     def judged_value(self) -> float:
         """Return the value that the bar applies to."""
         return self.ratio
@@ -69,11 +89,17 @@ class Row:
         return ""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"kavka": self.kavka, "apache": self.apache, "verdict": self.verdict}
+        values = {"kavka": self.kavka, "apache": self.apache, "ceiling": self.ceiling, "verdict": self.verdict}
+        return asdict(self) | values
 
     def cells(self) -> list[str]:
         values = [format_value(self.kavka, self.unit), format_value(self.apache, self.unit)]
         return [self.what, *values, f"{self.ratio:.2f}", self.bar, self.verdict]
+
+    def ceiling_cells(self) -> list[str]:
+        if not self.ceiling:
+            return ["–", "–"]
+        return [format_value(statistics.median(self.ceiling), self.unit), f"{self.share_of_ceiling:.2f}"]
 
 
 class OwnShare(Row):
@@ -99,26 +125,28 @@ def format_value(value: float, unit: str) -> str:
     return f"{text} {unit}".strip()
 
 
-def in_pairs(
-    sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, title: str
-) -> list[tuple[float, float]]:
-    """Run both sides alternately, `pairs` times, and return the values of Kavka and Apache Kafka.
-    The order changes, so that changes in the speed of the machine cancel out."""
-    values: list[tuple[float, float]] = []
+def in_pairs(sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, title: str) -> Pairs:
+    """Run the sides alternately, `pairs` times, and return the values of Kavka and Apache Kafka,
+    and of the ceiling if it is a side. The order changes, so that changes in the speed of the
+    machine cancel out."""
+    names = [name for name in (KAVKA, APACHE, CEILING) if name in sides]
+    values: dict[tuple[str, int], float] = {}
     for index in range(pairs):
-        order = (KAVKA, APACHE) if index % 2 == 0 else (APACHE, KAVKA)
-        rates: dict[str, float] = {}
-        for name in order:
+        for name in names if index % 2 == 0 else reversed(names):
             os.sync()
-            rates[name] = run(sides[name], index)
-        values.append((rates[KAVKA], rates[APACHE]))
-        print(f"  {title}, pair {index + 1}: {rates[KAVKA]:,.2f} to {rates[APACHE]:,.2f}", flush=True)
-    return values
+            values[name, index] = run(sides[name], index)
+        ceiling = f", ceiling {values[CEILING, index]:,.2f}" if CEILING in sides else ""
+        kavka, apache = values[KAVKA, index], values[APACHE, index]
+        print(f"  {title}, pair {index + 1}: {kavka:,.2f} to {apache:,.2f}{ceiling}", flush=True)
+    return paired(values, pairs)
 
 
-def paired(values: Mapping[tuple[str, int], float], pairs: int) -> list[tuple[float, float]]:
+def paired(values: Mapping[tuple[str, int], float], pairs: int) -> Pairs:
     """Convert values by (side, index of the pair) to the form that `in_pairs` returns."""
-    return [(values[KAVKA, index], values[APACHE, index]) for index in range(pairs)]
+    return Pairs(
+        [(values[KAVKA, index], values[APACHE, index]) for index in range(pairs)],
+        [values[CEILING, index] for index in range(pairs) if (CEILING, index) in values],
+    )
 
 
 def machine() -> dict[str, str]:
@@ -149,8 +177,16 @@ def markdown(rows: Sequence[Row], options: Options, peer: str = "Apache Kafka 4.
         "after a first run that is not counted; values are medians, the ratio is the median of the pairs' ratios",
         f"(Kavka / {peer}).",
         "",
-        f"| Benchmark | Kavka | {peer} | Ratio | Bar | |",
-        "|---|---|---|---|---|---|",
     ]
-    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    if any(row.ceiling for row in rows):
+        lines += [
+            "The ceiling is a server without checks and state (`bench/ceiling/`); its share is Kavka / ceiling.",
+            "",
+            f"| Benchmark | Kavka | {peer} | Ratio | Bar | | Ceiling | Share |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        lines += ["| " + " | ".join(row.cells() + row.ceiling_cells()) + " |" for row in rows]
+    else:
+        lines += [f"| Benchmark | Kavka | {peer} | Ratio | Bar | |", "|---|---|---|---|---|---|"]
+        lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bench import clients
-from bench.measure import Options, Row, in_pairs, paired
+from bench.measure import Options, OwnFigure, Pairs, Row, in_pairs, paired
 from bench.sides import Side
-
-Pairs = list[tuple[float, float]]
 
 
 class Figures(NamedTuple):
@@ -21,13 +19,17 @@ class Figures(NamedTuple):
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
     figures = measure(sides, options, "produce")
-    return [
+    rows = [
         Row(
             "produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", figures.rates, "≥ 1.3 ×", 1.3
         ),
         Row("broker CPU time", "s", figures.cpu, "≤ 0.5 ×", at_most=0.5),
         Row("broker memory afterwards (RSS)", "MiB", figures.rss, "≤ 0.15 ×", at_most=0.15),
     ]
+    if figures.rates.ceiling:
+        shares = [(kavka / limit, 0.0) for (kavka, _), limit in zip(figures.rates, figures.rates.ceiling, strict=True)]
+        rows.append(OwnFigure("produce: share of the ceiling", "", shares, "≥ 0.9", 0.9))
+    return rows
 
 
 def measure(sides: dict[str, Side], options: Options, title: str) -> Figures:

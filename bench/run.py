@@ -17,6 +17,7 @@ from bench import (
     authorize,
     both,
     catch_up,
+    clients,
     cluster_controller,
     cluster_failover,
     cluster_produce,
@@ -48,10 +49,12 @@ from bench import (
     tls,
     tool_start,
     transactions,
+    two_brokers,
 )
+from bench.ceiling import CeilingSide, compiler
 from bench.cluster_sides import ClusterRow, ClusterSide
 from bench.measure import Options, Row, machine, markdown
-from bench.sides import APACHE, KAVKA, SecuredSide, Side
+from bench.sides import APACHE, CEILING, KAVKA, SecuredSide, Side
 from kavka.security.local_security import LocalSecurity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,6 +83,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "console": console.run,
     "console-search": console_search.run,
 }
+# These benchmarks have the ceiling as a third side.
+WITH_CEILING = ("produce", "consume", "saturation", "small-requests")
+# Before these benchmarks Apache's JVM is warmed up.
+WARMED_UP = (*WITH_CEILING, "both", "latency")
+WARM_UP_ROUND = 1_000_000
 # The clients of these benchmarks use a second listener with this security.
 SECURED: dict[str, tuple[Benchmark, Callable[[Path], LocalSecurity]]] = {
     "tls-produce": (tls.run_produce, tls.new_security),
@@ -88,6 +96,7 @@ SECURED: dict[str, tuple[Benchmark, Callable[[Path], LocalSecurity]]] = {
 }
 # Comparisons of clients with one broker.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
+    "two-brokers": two_brokers.run,
     "test-broker": test_broker.run,
     "python-producers": python_producers.run,
     "python-consumers": python_consumers.run,
@@ -130,6 +139,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--records", type=int, default=2_000_000, help="records per run (default: 2,000,000)")
     parser.add_argument("--full", action="store_true", help="5,000,000 records per run")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: 5)")
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        metavar="GB",
+        help=f"produce and consume this much on Apache Kafka before {', '.join(WARMED_UP)} "
+        "(default: 5; 0.01 with --quick)",
+    )
     parser.add_argument("--groups", action="store_true", help="consume with ConsumerPerformance, which uses a group")
     parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: 5,000)")
     parser.add_argument("--partitions", type=int, default=1000, help="partitions in start (default: 1,000)")
@@ -158,9 +174,12 @@ def main(argv: list[str] | None = None) -> int:
         keys=arguments.keys,
         rounds=arguments.rounds,
         seconds=arguments.seconds,
+        warm_up_gb=5.0 if arguments.warm_up is None else arguments.warm_up,
     )
     if arguments.quick:
         options = replace(options, records=2000, pairs=1, keys=500, rounds=2, seconds=3)
+        if arguments.warm_up is None:
+            options = replace(options, warm_up_gb=0.01)
     Side.peer = arguments.peer
     names = arguments.only or [*BENCHMARKS, *SECURED, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
@@ -177,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
                 benchmark, new_security = SECURED[name]
                 rows += _measure(benchmark, options, folder / name, new_security(folder / name / "security"))
             else:
-                rows += _measure(BENCHMARKS[name], options, folder / name)
+                rows += _measure(BENCHMARKS[name], options, folder / name, name=name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if arguments.peer is not None:
@@ -204,20 +223,41 @@ def _tables(rows: list[Row], options: Options) -> str:
     return "\n".join(tables)
 
 
-def _measure(benchmark: Benchmark, options: Options, folder: Path, security: LocalSecurity | None = None) -> list[Row]:
+def _measure(
+    benchmark: Benchmark, options: Options, folder: Path, security: LocalSecurity | None = None, name: str = ""
+) -> list[Row]:
     """Run a benchmark with two new brokers, which run for all of its pairs. With `security` its
     clients use a secured listener."""
     sides: dict[str, Side] = {}
     try:
-        for name in (KAVKA, APACHE):
-            sides[name] = Side(name, folder / name) if security is None else SecuredSide(name, folder / name, security)
+        for side in (KAVKA, APACHE):
+            sides[side] = Side(side, folder / side) if security is None else SecuredSide(side, folder / side, security)
+        if name in WITH_CEILING and not options.groups:
+            if compiler() is None:
+                print("  there is no C compiler (cc): without the ceiling", flush=True)
+            else:
+                records = options.records if name == "consume" else 0
+                sides[CEILING] = CeilingSide(folder / CEILING, records=records, record_size=clients.RECORD_SIZE)
         if benchmark is not start.run:
-            for side in sides.values():
-                side.start()
+            for broker in sides.values():
+                broker.start()
+        if name in WARMED_UP and Side.peer is None:
+            _warm_up(sides[APACHE], int(options.warm_up_gb * 1e9 / clients.RECORD_SIZE))
         return benchmark(sides, options)
     finally:
-        for side in sides.values():
-            side.close()
+        for broker in sides.values():
+            broker.close()
+
+
+def _warm_up(side: Side, records: int) -> None:
+    """Produce and consume records, in several topics so that they need little space."""
+    started = time.monotonic()
+    for remaining in range(records, 0, -WARM_UP_ROUND):
+        side.new_topic("warm-up")
+        clients.produce(side, "warm-up", min(remaining, WARM_UP_ROUND))
+        clients.consume(side, "warm-up", min(remaining, WARM_UP_ROUND))
+        side.drop_topic("warm-up")
+    print(f"  warm-up of {side.title}: {records:,} records in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def _measure_clusters(benchmark: ClusterBenchmark, options: Options, folder: Path) -> list[Row]:

@@ -34,7 +34,7 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
     def once(side: Side, index: int) -> float:
         side.new_topic("saturation", PROCESSES)
         start_cpu = side.cpu_seconds()
-        seconds, client_seconds = _produce(side, records, size, batch)
+        seconds, client_seconds = produce(side.bootstrap, "saturation", records, size, batch)
         broker_cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / gigabytes
         client_cpu[side.name, index] = client_seconds / gigabytes
         side.drop_topic("saturation")
@@ -51,10 +51,10 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
     ]
 
 
-def _produce(side: Side, records: int, size: int, batch: int) -> tuple[float, float]:
-    """Return the seconds from the first record to the last acknowledgement, and the clients' CPU
-    time."""
-    command = [sys.executable, "-m", "bench.saturation", side.bootstrap, "saturation"]
+def produce(bootstrap: str, topic: str, records: int, size: int, batch: int) -> tuple[float, float]:
+    """Send records to a topic with a partition for each process. Return the seconds from the first
+    record to the last acknowledgement, and the clients' CPU time."""
+    command = [sys.executable, "-m", "bench.saturation", bootstrap, topic]
     producers = [
         subprocess.Popen(
             dying_with_parent([*command, *map(str, (partition, records // PROCESSES, size, batch))]),

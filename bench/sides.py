@@ -1,6 +1,7 @@
 """The two brokers that are compared, with default settings and Kafka's default heap.
 
-The peer is Apache Kafka, or with `--peer REVISION` an earlier Kavka from git.
+The peer is Apache Kafka, or with `--peer REVISION` an earlier Kavka from git. Some benchmarks have
+a third side, the limit of the machine (`ceiling/`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.support.kavka_process import KavkaProcess
 
 KAVKA = "kavka"
 APACHE = "apache"
+CEILING = "ceiling"
 
 # Settings of both brokers that are not defaults. Files of deleted topics are deleted soon. A new
 # group does not wait for more members.
@@ -69,6 +71,10 @@ class Side:
     @property
     def bootstrap(self) -> str:
         return self.broker.bootstrap_servers
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.broker.address
 
     @property
     def log_dir(self) -> Path:

@@ -70,7 +70,7 @@ async def _responses(side: Side, seconds: float) -> int:
     request = wire.request(wire.PRODUCE, PRODUCE_VERSION, body)
     loop = asyncio.get_running_loop()
     requesters = [
-        (await loop.create_connection(lambda: Requester(request), *side.broker.address))[1] for _ in range(CONNECTIONS)
+        (await loop.create_connection(lambda: Requester(request), *side.address))[1] for _ in range(CONNECTIONS)
     ]
     await asyncio.sleep(seconds)
     for requester in requesters:
