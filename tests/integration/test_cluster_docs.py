@@ -85,7 +85,7 @@ def test_a_cluster_starts_describes_kills_and_stops_as_documented(runner: Comman
 
 
 def test_the_start_and_stop_scripts_work_as_documented(runner: CommandRunner) -> None:
-    start, stop, zkserver = blocks("docs/cluster.md")[4:]
+    start, stop, zkserver = blocks("docs/cluster.md")[4:7]
     outputs = [runner.run(line) for line in start]
     assert outputs[0].startswith("ZooKeeper is running as process")
     assert [output.split()[1] for output in outputs[1:4]] == ["0", "1", "2"]
@@ -98,6 +98,13 @@ def test_the_start_and_stop_scripts_work_as_documented(runner: CommandRunner) ->
         "Mode: standalone",
         "Stopping zookeeper ... STOPPED",
     ]
+
+
+def test_a_unit_starts_and_stops_as_documented(runner: CommandRunner) -> None:
+    (unit,) = (block for block in blocks("docs/cluster.md") if any("--shards" in line for line in block))
+    outputs = [runner.run(line) for line in unit]
+    assert outputs[1].startswith("unit of brokers 0 to 1 is running as process")
+    assert re.findall(r"stopped (broker \d|supervisor)", outputs[3]) == ["broker 0", "broker 1", "supervisor"]
 
 
 def test_the_cluster_commands_of_the_readme_work(runner: CommandRunner) -> None:
