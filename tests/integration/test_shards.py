@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kavka import Admin, NewTopic
 from tests.integration.test_cluster_tool import ClusterTool
 from tests.support import wire
 from tests.support.processes import ManagedProcess, free_port, wait_until
@@ -140,8 +141,13 @@ def test_unit_restarts_a_killed_broker_and_leaves_no_broker_behind(unit: Unit) -
     # The data is served again, and the brokers stop one after another.
     supervisor = unit.start()
     unit.wait_for_brokers()
-    assert wire.create_topic(("127.0.0.1", unit.port), "orders", 2) in (0, 41)
-    wait_until(lambda: (unit.folder / "data" / "broker.5").glob("orders-*").__next__().is_dir(), timeout=30, what="log")
+    with Admin(bootstrap_servers=f"127.0.0.1:{unit.port}") as admin:
+        admin.create_topics([NewTopic("orders", 2)])
+    wait_until(
+        lambda: [len(list((unit.folder / "data").glob(f"broker.{id}/orders-*"))) for id in (4, 5)] == [1, 1],
+        timeout=30,
+        what="a partition on each broker",
+    )
     stopped = unit.run(STOP, str(unit.config))
     assert stopped.returncode == 0, stopped.stderr
     assert re.findall(r"stopped (broker \d|supervisor)", stopped.stdout) == ["broker 4", "broker 5", "supervisor"]
