@@ -138,7 +138,7 @@ def test_each_usage_error_is_printed_in_one_line(tool: ClusterTool) -> None:
     for args, message in (
         (("status",), "there is no cluster in kavka-cluster"),
         (("kill", "0"), "there is no cluster in kavka-cluster"),
-        (("up", "--brokers", "0"), "--brokers must be at least 1"),
+        (("up", "--brokers", "0"), "--brokers 0: it must be auto or a number from 1 to 256"),
         (("up", "--brokers", "many"), "many"),
         (("up", "--override", "nonsense"), "expected name=value"),
         (("fly",), "unknown command 'fly'"),

@@ -69,9 +69,13 @@ class Unit:
         )
 
     def metrics(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as response:
-            lines = response.read().decode().splitlines()
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+        return metrics_of(self.metrics_port)
+
+
+def metrics_of(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
 def free_port_range(count: int) -> int:
@@ -178,9 +182,13 @@ def test_unit_that_cannot_start_stops_with_the_reason(unit: Unit) -> None:
 def test_cluster_in_the_foreground_restarts_a_broker_and_stops_everything(java_parts: None, tmp_path: Path) -> None:
     tool = ClusterTool(tmp_path)
     ports = ["--port", str(free_port_range(2)), "--zookeeper-port", str(free_port())]
+    metrics_port = free_port_range(3)
     command = [str(ROOT / "bin" / "kavka"), "cluster", "run", "--brokers", "2", *ports]
+    command += ["--metrics-port", str(metrics_port)]
     with ManagedProcess(command, log=tmp_path / "out", cwd=tmp_path, env=tool.environment) as supervisor:
         wait_until(lambda: "The cluster is up" in supervisor.log_tail(), timeout=90, what="the cluster is up")
+        metrics = metrics_of(metrics_port)
+        assert [metrics[f'kavka_partitions{{broker="{id}"}}'] > 0 for id in (0, 1)] == [True, True]
         pid = tool.members()[2]["pid"]
         assert tool("kill", "1").returncode == 0
         wait_until(
