@@ -34,11 +34,15 @@ TOPIC = "chaos"
 PARTITIONS = 6
 SESSION_MS = 6000
 LAG_MS = 4000
+FAILURE_MS = 2000
 DISK_SIZE = "256m"
 
 SETTINGS: dict[str, object] = {
     "zookeeper.session.timeout.ms": SESSION_MS,
     "replica.lag.time.max.ms": LAG_MS,
+    # The proxy between the brokers accepts connections for a dead broker: only this timeout detects
+    # the failure.
+    "broker.failure.timeout.ms": FAILURE_MS,
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
     "unclean.leader.election.enable": "false",

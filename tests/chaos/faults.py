@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos.cluster import BROKERS, SESSION_MS, Cluster
+from tests.chaos.cluster import BROKERS, FAILURE_MS, SESSION_MS, Cluster
 from tests.chaos.network import RESET, SILENCE, ZOOKEEPER
 from tests.support.processes import wait_until
 
 SESSION_S = SESSION_MS / 1000
+FAILURE_S = FAILURE_MS / 1000
 ROLES = ("leader", "controller", "any")
 BOUNCES = 5
+FLAPS = 8
 
 
 @dataclass
@@ -159,6 +161,57 @@ def cut_controller(scene: Scene) -> None:
     scene.begin()
 
 
+def nap(scene: Scene) -> None:
+    """Pause a broker and cut it off from another broker until it is treated as failed, but not
+    until its session expires. It resumes as a stale leader or controller with a valid session."""
+    network = scene.cluster.network
+    assert network is not None
+    number = scene.choose()
+    process = scene.cluster.brokers[number].process
+    scene.begin()
+    process.signal(signal.SIGSTOP)
+    try:
+        for other in BROKERS:
+            if other != number:
+                network.cut(str(number), str(other), RESET)
+        time.sleep(FAILURE_S + scene.random.uniform(0.2, 1.5))
+    finally:
+        network.heal()
+        process.signal(signal.SIGCONT)
+
+
+def refuse(scene: Scene) -> None:
+    """Refuse connections to the port of a broker that is alive: the other brokers treat it as dead
+    at once, and replace it as the leader and as the controller. It can still connect to them, and
+    its clients to it. It does not learn of the new leaders, so availability is checked after the
+    fault."""
+    _refuse(scene, scene.choose(), scene.random.choice((1, 3, SESSION_S + 3)))
+    scene.begin()
+
+
+def flap(scene: Scene) -> None:
+    """Refuse connections to the broker that has the role, and accept them again, several times."""
+    victims: list[int] = []
+    for _ in range(FLAPS):
+        number = scene.current()
+        victims.append(number)
+        scene.victim = ",".join(map(str, victims))
+        _refuse(scene, number, scene.random.uniform(0.05, 1))
+        time.sleep(scene.random.uniform(0.05, 1))
+    scene.begin()
+
+
+def _refuse(scene: Scene, number: int, seconds: float) -> None:
+    network = scene.cluster.network
+    assert network is not None
+    scene.begin()
+    network.refuse(str(number))
+    try:
+        time.sleep(seconds)
+    finally:
+        network.heal()
+
+
 def cut_zookeeper(scene: Scene) -> None:
     """Cut the connection of a broker to ZooKeeper. Its session expires, and it does not notice.
     Other brokers can still reach it."""
@@ -258,6 +311,9 @@ KINDS: dict[str, Kind] = {
     "zookeeper-outage": Kind(zookeeper_outage, NO_ROLE),
     "cut-brokers": Kind(cut_brokers, NO_ROLE, network=True),
     "cut-controller": Kind(cut_controller, NO_ROLE, network=True),
+    "nap": Kind(nap, network=True),
+    "refuse": Kind(refuse, network=True),
+    "flap": Kind(flap, network=True),
     "cut-zookeeper": Kind(cut_zookeeper, network=True),
     "isolate": Kind(isolate, network=True),
     "disk-full": Kind(disk_full, NO_ROLE, small_disks=True),

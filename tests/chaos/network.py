@@ -4,8 +4,10 @@ Every broker advertises a port of this process to other brokers, and connects to
 another port of this process. The proxy looks up the process that connects to a port in /proc, by
 its socket and its working directory.
 
-A cut is between two ends, in both directions. "reset" closes connections and refuses new
-connections. "silence" delays all data until the cut is healed, as if packets were dropped.
+A cut is between two ends, in both directions. "reset" closes connections, and closes new
+connections before the first byte. "silence" delays all data until the cut is healed, as if packets
+were dropped. An end that refuses connections has no listening socket, as if its process had ended;
+it can still connect to others.
 
     python -m tests.chaos.network     commands on stdin, responses on stdout, a JSON object per line
 """
@@ -55,6 +57,10 @@ class Network:
     def cut(self, first: str, second: str, how: str) -> None:
         self._send(do="cut", ends=[first, second], how=how)
 
+    def refuse(self, end: str) -> None:
+        """Refuse connections to this end, from all other ends, until `heal`."""
+        self._send(do="refuse", end=end)
+
     def heal(self) -> None:
         self._send(do="heal")
 
@@ -76,8 +82,9 @@ class Network:
 class Link:
     """One connection through the proxy."""
 
-    def __init__(self, ends: frozenset[str], writers: list[asyncio.StreamWriter]) -> None:
+    def __init__(self, ends: frozenset[str], to: str, writers: list[asyncio.StreamWriter]) -> None:
         self.ends = ends
+        self.to = to
         self.writers = writers
         self.flowing = asyncio.Event()
         self.flowing.set()
@@ -94,7 +101,10 @@ class Switch:
         self._cuts: dict[frozenset[str], str] = {}
         self._links: set[Link] = set()
         self._owners: dict[str, str] = {}
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, list[asyncio.Server]] = {}
+        # The ports of closed servers, with the commands that opened them.
+        self._refusing: list[tuple[int, dict[str, Any]]] = []
+        self._ports: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -111,13 +121,23 @@ class Switch:
                         link.abort()
                     else:
                         link.flowing.clear()
+            case "refuse":
+                end = command["end"]
+                for server in self._servers.pop(end):
+                    server.close()
+                for link in [link for link in self._links if link.to == end]:
+                    link.abort()
+                self._refusing += self._ports.pop(end)
             case "heal":
                 self._cuts.clear()
+                refusing, self._refusing = self._refusing, []
+                for port, listen_command in refusing:
+                    await self._listen(listen_command, port)
                 for link in self._links:
                     link.flowing.set()
         return {}
 
-    async def _listen(self, command: dict[str, Any]) -> int:
+    async def _listen(self, command: dict[str, Any], port: int = 0) -> int:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -128,15 +148,17 @@ class Switch:
                 self._tasks.discard(task)
                 writer.transport.abort()
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=200)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(connected, "127.0.0.1", port, backlog=200)
+        port = int(server.sockets[0].getsockname()[1])
+        self._servers.setdefault(command["to"], []).append(server)
+        self._ports.setdefault(command["to"], []).append((port, command))
+        return port
 
     async def _connected(
         self, command: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         comes_from = command["comes_from"] or self._owner(writer.get_extra_info("peername")[1])
-        link = Link(frozenset((comes_from, command["to"])), [writer])
+        link = Link(frozenset((comes_from, command["to"])), command["to"], [writer])
         how = self._cuts.get(link.ends)
         if how == RESET:
             return

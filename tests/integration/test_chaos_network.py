@@ -128,3 +128,19 @@ def test_the_connecting_process_is_identified_by_its_folder(network: Network, ec
         assert is_echoed(connection, b"hello")
         network.cut("me", "2", RESET)
         assert is_broken(connection)
+
+
+def test_an_end_that_refuses_connections_can_still_connect(network: Network, echo: Echo) -> None:
+    first = network.listen("1", echo.address, comes_from="2")
+    second = network.listen("2", echo.address, comes_from="1")
+    with connect(first) as connection, connect(second) as other:
+        assert is_echoed(connection, b"hello")
+        assert is_echoed(other, b"hello")
+        network.refuse("1")
+        assert is_broken(connection)
+        assert is_echoed(other, b"hello")
+    with pytest.raises(ConnectionRefusedError):
+        connect(first)
+    network.heal()
+    with connect(first) as connection:
+        assert is_echoed(connection, b"hello")

@@ -26,6 +26,12 @@ def test_no_fault_loses_or_duplicates_a_record(java_parts: None, tmp_path: Path)
     assert _violations(FAULTS, tmp_path) == []
 
 
+@pytest.mark.matrix
+def test_no_early_election_loses_or_duplicates_a_record(java_parts: None, tmp_path: Path) -> None:
+    """Brokers that are alive are treated as failed (docs/decisions/0016)."""
+    assert _violations("nap-leader,refuse-leader,refuse-controller,flap-any,cut-controller", tmp_path) == []
+
+
 def test_a_full_disk_on_a_follower_delays_no_producer(java_parts: None, tmp_path: Path) -> None:
     if not can_mount():
         skip_loudly("only root can mount a small disk")

@@ -23,6 +23,7 @@ from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
 from kavka.broker.controller_requests import ControllerRequests
+from kavka.broker.failure_detection import ControllerFailures
 from kavka.broker.garbage import collect_garbage
 from kavka.broker.gauges import add_controller_gauges, add_gauges
 from kavka.broker.listener_settings import warn_if_open
@@ -257,6 +258,7 @@ class Broker:
             lambda: self.membership.epoch,
             lambda topics: self.groups.on_topics_deleted(topics),
         )
+        failures = ControllerFailures(self.broker_id, self.peers, lambda: self.metadata_cache.brokers)
         self.controller = Controller(
             self.broker_id,
             self.store,
@@ -269,6 +271,7 @@ class Broker:
                 lambda: float(settings.leader_imbalance_per_broker_percentage),
             ),
             self.clock,
+            wait_until_failed=failures.wait_until_failed if self._detects_failures else None,
         )
         self.features.on_change.append(self.controller.check_waiters)
         self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._handle_locally, self.peers)
@@ -458,7 +461,15 @@ class Broker:
         if broker.id == self.broker_id:
             handler = self.controller_requests
             return LocalChannel(handler.leader_and_isr, handler.update_metadata, handler.stop_replicas)
-        return RemoteChannel(broker.id, self._controller_peers, self.settings.controller_socket_timeout_ms / 1000)
+        failure_timeout_s = self.settings.broker_failure_timeout_ms / 1000 if self._detects_failures else None
+        return RemoteChannel(
+            broker.id, self._controller_peers, self.settings.controller_socket_timeout_ms / 1000, failure_timeout_s
+        )
+
+    @property
+    def _detects_failures(self) -> bool:
+        """Whether connections show failures, or only ZooKeeper sessions."""
+        return self.in_cluster and self.settings.broker_failure_detection == "connection"
 
     async def check_security(self, values: Mapping[str, Any]) -> None:
         """Raise ConfigError if the listeners could not use these values of all settings."""

@@ -30,7 +30,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 from kavka import __version__
 from kavka.client.addresses import Address, Addresses
 from kavka.client.authentication import authenticate, connect_error, reauthentication_delay_s, tls_error
-from kavka.client.errors import AuthenticationFailed, Disconnected, KafkaTimeout, UnsupportedVersion, error_of
+from kavka.client.errors import (
+    AuthenticationFailed,
+    ConnectionRefused,
+    Disconnected,
+    KafkaTimeout,
+    UnsupportedVersion,
+    error_of,
+)
 from kavka.client.foreign import foreign_protocol_hint
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
@@ -175,8 +182,9 @@ class Connection(asyncio.BufferedProtocol):
         address of the host, each for at most `timeout` seconds; `addresses` records the failed
         addresses. `security` None is PLAINTEXT. Raises KafkaTimeout if the host name was not
         resolved in time or all addresses timed out, AuthenticationFailed if the broker is not
-        trusted or rejects the credentials, Disconnected if the connection fails, and another
-        KafkaError, for example UnsupportedVersion, if the broker rejects ApiVersions."""
+        trusted or rejects the credentials, ConnectionRefused if an address refused it and no
+        other timed out, Disconnected if the connection fails otherwise, and another KafkaError,
+        for example UnsupportedVersion, if the broker rejects ApiVersions."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
@@ -203,8 +211,7 @@ class Connection(asyncio.BufferedProtocol):
                 return connection
         if len(failures) == 1:
             raise failures[0]
-        error_class = KafkaTimeout if all(isinstance(failure, KafkaTimeout) for failure in failures) else Disconnected
-        raise error_class("; ".join(str(failure) for failure in failures))
+        raise _common_class(failures)("; ".join(str(failure) for failure in failures))
 
     async def _open(
         self,
@@ -235,7 +242,8 @@ class Connection(asyncio.BufferedProtocol):
                 raise AuthenticationFailed(f"no connection to {location}: {tls_error(error)}") from None
             if isinstance(error, OSError):
                 is_handshake = context is not None and self._transport is None and self._is_connected
-                raise Disconnected(f"no connection to {location}: {connect_error(error, is_handshake)}") from None
+                error_class = ConnectionRefused if isinstance(error, ConnectionRefusedError) else Disconnected
+                raise error_class(f"no connection to {location}: {connect_error(error, is_handshake)}") from None
             raise
 
     async def _connect(
@@ -674,6 +682,16 @@ class _HeldWrites:
 
     def abort(self) -> None:
         self.transport.abort()
+
+
+def _common_class(failures: list[KafkaTimeout | Disconnected]) -> type[KafkaTimeout | Disconnected]:
+    """The class of the error for the failures of all addresses of a host."""
+    timeouts = sum(isinstance(failure, KafkaTimeout) for failure in failures)
+    if timeouts == len(failures):
+        return KafkaTimeout
+    # An address that cannot be used at all, for example without IPv6, says nothing about the host.
+    is_refused = not timeouts and any(isinstance(failure, ConnectionRefused) for failure in failures)
+    return ConnectionRefused if is_refused else Disconnected
 
 
 def _check_correlation_id(data: memoryview, at: int, pending: _InFlight) -> None:

@@ -39,6 +39,10 @@ class Disconnected(_Local, ConnectionError):
     CODE = ErrorCode.NETWORK_EXCEPTION
 
 
+class ConnectionRefused(Disconnected):
+    """The host responded that nothing listens on the port: the broker's process is not running."""
+
+
 class AuthenticationFailed(_Local):
     """The broker is not trusted, or rejects the credentials. A retry needs other settings."""
 

@@ -180,6 +180,13 @@ GENERAL_CONFIGS: tuple[ConfigKey, ...] = (
       "The percentage of a broker's partitions that other brokers may lead before the controller moves "
       "leadership back.", None, HIGH),
     K("controller.socket.timeout.ms", INT, 30000, "How long the controller waits for a broker's response."),
+    K("broker.failure.detection", STRING, "connection",
+      "How failures of brokers are detected: connection (by connections that break and are refused, before the "
+      "ZooKeeper session expires) or session (only by ZooKeeper sessions, as in Kafka).",
+      OneOf(("connection", "session"))),
+    K("broker.failure.timeout.ms", INT, 9000,
+      "How long the controller tries to connect to a broker before it treats the broker as failed. A refused "
+      "connection does not wait. Only with broker.failure.detection=connection.", AtLeast(100)),
     K("controlled.shutdown.enable", BOOLEAN, True,
       "Whether a broker moves its leaderships to other brokers before it stops."),
     K("controlled.shutdown.max.retries", INT, 3,

@@ -1,4 +1,4 @@
-"""Handles brokers that join, leave, restart and lose disks.
+"""Handles brokers that join, leave, restart, become unreachable and lose disks.
 
 A broker's epoch (the czxid of its registration) identifies one run of the broker. A broker with a
 new epoch has restarted, even if the controller never saw it unregistered. It first loses its
@@ -42,6 +42,8 @@ class Brokers:
         self._term = term
         self._context = term.context
         self._disk_retries = 0
+        # Brokers whose connection failed, also those that this broker does not act upon.
+        self._disconnected: set[int] = set()
 
     # ---- registrations
 
@@ -138,6 +140,7 @@ class Brokers:
     def _register(self, ids: Iterable[int], registered: dict[int, tuple[BrokerRegistration, int]]) -> None:
         for broker_id in ids:
             self._context.add_broker(*registered[broker_id])
+            self._disconnected.discard(broker_id)
             self._term.connect(broker_id)
 
     async def _on_started(self, ids: list[int]) -> None:
@@ -154,7 +157,48 @@ class Brokers:
         logger.info("Lost brokers: %s", ids)
         for broker_id in ids:
             self._context.forget_broker(broker_id)
+            self._disconnected.discard(broker_id)
         await self._on_replicas_offline(self._context.replicas_on(ids))
+
+    # ---- connections
+
+    async def process_reachability(self, change: events.ReachabilityChange) -> None:
+        """Handle a registered broker whose connection failed or was opened again
+        (docs/decisions/0016). An unreachable broker is not live. A broker that is reachable again
+        has left every ISR with another live member, so it rejoins like a broker that has just
+        started."""
+        context, broker_id = self._context, change.broker_id
+        if change.term is not self._term or context.broker_epochs.get(broker_id) != change.broker_epoch:
+            return
+        if change.is_reachable:
+            self._disconnected.discard(broker_id)
+            if broker_id in context.unreachable:
+                logger.info("Broker %d is reachable again", broker_id)
+                context.unreachable.discard(broker_id)
+                await self._on_started([broker_id])
+        else:
+            self._disconnected.add(broker_id)
+        reachable = len(context.brokers) - len(self._disconnected)
+        if 2 * reachable < len(context.brokers):
+            logger.warning(
+                "Only %d of %d brokers are reachable: waiting for the sessions of brokers %s",
+                reachable,
+                len(context.brokers),
+                sorted(self._disconnected - context.unreachable),
+            )
+            return
+        for failed_id in sorted(self._disconnected - context.unreachable):
+            await self._on_unreachable(failed_id)
+
+    async def _on_unreachable(self, broker_id: int) -> None:
+        context = self._context
+        logger.warning("Broker %d is unreachable: its partitions get other leaders", broker_id)
+        context.unreachable.add(broker_id)
+        await self._term.hand_overs.hand_over(broker_id)
+        replicas = context.replicas_on([broker_id])
+        replicas_to_delete = [r for r in replicas if r.partition.topic in context.topics_to_delete]
+        if replicas_to_delete:
+            await self._term.deletions.on_replicas_not_deleted(replicas_to_delete)
 
     # ---- replicas
 
@@ -169,7 +213,7 @@ class Brokers:
             tp
             for tp in dict.fromkeys(r.partition for r in other_replicas)
             if (leadership := context.leaderships.get(tp)) is not None
-            and not context.is_online(Replica(tp, leadership.state.leader))
+            and not context.has_host(Replica(tp, leadership.state.leader))
         ]
         await machines.move_partitions(leaderless, PartitionState.OFFLINE)
         await machines.bring_online(leaderless)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 OnResponse = Callable[[ControlRequest, ControlResponse], Any]
+# Receives whether the broker is reachable, whenever that changes. At first it is.
+OnReachability = Callable[[bool], Any]
 
 
 class BrokerChannel(ABC):
@@ -27,6 +29,9 @@ class BrokerChannel(ABC):
     async def send(self, request: ControlRequest) -> ControlResponse:
         """Deliver the request and return the response. Retries until the broker responds or
         `close` is called."""
+
+    async def watch(self, on_change: OnReachability) -> None:
+        """Report failures of the connection until cancelled. By default there are none."""
 
     def close(self) -> None:
         """Called when the broker is no longer registered or this controller has resigned."""
@@ -55,13 +60,20 @@ class LocalChannel(BrokerChannel):
 
 
 class BrokerSender:
-    """Owns the queue of requests to one broker. Sends one request at a time, in order."""
+    """Owns the queue of requests to one broker, and the channel. Sends one request at a time, in
+    order."""
 
-    def __init__(self, broker_id: int, channel: BrokerChannel) -> None:
+    def __init__(
+        self, broker_id: int, channel: BrokerChannel, on_reachability: OnReachability = lambda is_reachable: None
+    ) -> None:
         self.broker_id = broker_id
         self._channel = channel
         self._queue: asyncio.Queue[tuple[ControlRequest, OnResponse]] = asyncio.Queue()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"controller-to-broker-{broker_id}")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name=f"controller-to-broker-{broker_id}"),
+            loop.create_task(channel.watch(on_reachability), name=f"controller-watches-broker-{broker_id}"),
+        ]
 
     def enqueue(self, request: ControlRequest, on_response: OnResponse) -> None:
         self._queue.put_nowait((request, on_response))
@@ -70,11 +82,12 @@ class BrokerSender:
         """Wait until all requests so far have a response."""
         await self._queue.join()
 
-    def stop(self) -> asyncio.Task[None]:
-        """Stop sending. Returns the cancelled task."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Stop sending. Returns the cancelled tasks."""
         self._channel.close()
-        self._task.cancel()
-        return self._task
+        for task in self._tasks:
+            task.cancel()
+        return self._tasks
 
     async def _run(self) -> None:
         while True:

@@ -52,6 +52,8 @@ class ControllerContext:
         self.broker_epochs: dict[int, int] = {}
         # Brokers in controlled shutdown. They receive all requests, but are not elected.
         self.shutting_down: set[int] = set()
+        # Registered brokers whose connection failed. They are treated in the same way.
+        self.unreachable: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[UUID, str] = {}
         # The topics by their names in metrics, in which '.' and '_' are equal.
@@ -70,8 +72,15 @@ class ControllerContext:
     # ---- brokers
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether the broker is registered and not shutting down."""
-        return broker_id in self.brokers and broker_id not in self.shutting_down
+        """Whether the broker is registered, reachable and not shutting down."""
+        return (
+            broker_id in self.brokers and broker_id not in self.shutting_down and broker_id not in self.unreachable
+        )
+
+    def has_host(self, replica: Replica) -> bool:
+        """Whether the broker is registered and the replica's disk has not failed. Such a replica
+        may be the leader, even if it may not be elected."""
+        return replica.broker_id in self.brokers and replica not in self.replicas_on_failed_disks
 
     def is_online(self, replica: Replica) -> bool:
         return self.is_live(replica.broker_id) and replica not in self.replicas_on_failed_disks
@@ -88,6 +97,7 @@ class ControllerContext:
         self.brokers.pop(broker_id, None)
         self.broker_epochs.pop(broker_id, None)
         self.shutting_down.discard(broker_id)
+        self.unreachable.discard(broker_id)
         self.replicas_on_failed_disks = {r for r in self.replicas_on_failed_disks if r.broker_id != broker_id}
 
     def registered_since(self, tp: TopicPartition) -> set[int]:

@@ -21,6 +21,7 @@ from kavka.common.types import TopicPartition
 from kavka.controller import events
 from kavka.controller.channel import BrokerChannel
 from kavka.controller.context import ControllerContext
+from kavka.controller.controller_watch import ControllerWatch, WaitUntilFailed
 from kavka.controller.elections import ElectionResults
 from kavka.controller.events import Event, EventQueue
 from kavka.controller.features import FeatureUpdate, FeatureUpdateResult
@@ -32,10 +33,13 @@ from kavka.metadata.paths import BrokerRegistration, ControllerNode, MalformedNo
 from kavka.metadata.store import (
     BadVersion,
     Create,
+    Delete,
     MetadataStore,
     NodeExists,
     NoNode,
+    Op,
     SetData,
+    Stat,
     StoreUnavailable,
     WatchEvent,
 )
@@ -62,7 +66,11 @@ class Controller:
         channel_to: Callable[[BrokerRegistration], BrokerChannel],
         settings: ControllerSettings,
         clock: Clock | None = None,
+        *,
+        wait_until_failed: WaitUntilFailed | None = None,
     ) -> None:
+        """`wait_until_failed` detects that the process of another controller has ended; without it,
+        a controller is replaced when its session expires."""
         self.broker_id = broker_id
         # The last known id of the active controller.
         self.active_id = NO_CONTROLLER
@@ -75,6 +83,9 @@ class Controller:
         self._starting_term: Term | None = None
         self._empty_context = ControllerContext()
         self._ending_tasks: set[asyncio.Task[None]] = set()
+        self._rival_watch = ControllerWatch(
+            wait_until_failed, lambda czxid: self._queue.put(events.ControllerFailed(czxid))
+        )
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     # ---- interface for other parts of the broker
@@ -98,6 +109,7 @@ class Controller:
     def on_session_lost(self) -> None:
         """End the term, because all ephemeral nodes of this broker have expired. The broker takes
         part in the next election as soon as the store is reachable."""
+        self._rival_watch.stop()
         self._end_term()
         self.active_id = NO_CONTROLLER
         self._queue.put(events.ControllerChange())
@@ -111,6 +123,7 @@ class Controller:
             await self._queue.wait_until_drained()
 
     async def stop(self) -> None:
+        self._rival_watch.stop()
         unprocessed = await self._queue.stop()
         self._end_term()
         self.active_id = NO_CONTROLLER
@@ -147,7 +160,7 @@ class Controller:
         replica can lead. Raises KafkaError if the broker epoch is stale."""
 
         async def work(term: Term) -> tuple[list[TopicPartition], list[Awaitable[None]]]:
-            remaining, leaders = await term.shutdowns.hand_over(broker_id, broker_epoch)
+            remaining, leaders = await term.hand_overs.shut_down(broker_id, broker_epoch)
             return remaining, [term.wait_until_acknowledged(leader) for leader in leaders]
 
         remaining, acknowledgements = await self._call("ControlledShutdown", work)
@@ -215,7 +228,9 @@ class Controller:
     async def _process(self, event: Event) -> None:
         term = self._term
         try:
-            if _is_about_election(event):
+            if isinstance(event, events.ControllerFailed):
+                await self._replace_controller(event.czxid)
+            elif _is_about_election(event):
                 await self._follow_election()
             elif term is not None:
                 await self._process_in(term, event)
@@ -257,6 +272,8 @@ class Controller:
                 await term.brokers.process_changes()
             case events.BrokerModification(broker_id):
                 await term.brokers.process_modification(broker_id)
+            case events.ReachabilityChange():
+                await term.brokers.process_reachability(event)
             case events.TopicChange():
                 await term.topics.process_changes()
             case events.TopicModification():
@@ -315,6 +332,10 @@ class Controller:
             except MalformedNode as error:
                 logger.error("Cannot read the id of the controller: %s", error)
                 self.active_id = NO_CONTROLLER
+            if is_elected or self.active_id == NO_CONTROLLER:
+                self._rival_watch.stop()
+            else:
+                self._rival_watch.watch(self.active_id, stat.czxid)
             if is_elected and self._term is None:
                 await self._begin_term()
             return
@@ -325,14 +346,30 @@ class Controller:
         with suppress(NodeExists):
             await self._store.create(paths.CONTROLLER_EPOCH, paths.encode_epoch(0))
         data, stat = await self._store.get(paths.CONTROLLER_EPOCH)
-        node = ControllerNode(self.broker_id, self._clock.now_ms())
         with suppress(NodeExists, BadVersion):
-            await self._store.multi(
-                [
-                    Create(paths.CONTROLLER, node.encode(), ephemeral=True),
-                    SetData(paths.CONTROLLER_EPOCH, paths.encode_epoch(paths.decode_epoch(data) + 1), stat.version),
-                ]
-            )
+            await self._store.multi(self._election(data, stat))
+
+    def _election(self, epoch: bytes | None, epoch_stat: Stat) -> list[Op]:
+        node = ControllerNode(self.broker_id, self._clock.now_ms())
+        return [
+            Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+            SetData(paths.CONTROLLER_EPOCH, paths.encode_epoch(paths.decode_epoch(epoch) + 1), epoch_stat.version),
+        ]
+
+    async def _replace_controller(self, czxid: int) -> None:
+        """Replace a controller whose process has probably ended. The transaction fails if another
+        broker has been elected, because every election changes /controller_epoch. If the process is
+        alive, its next write fails at the fence (docs/decisions/0016)."""
+        data, epoch_stat = await self._store.get(paths.CONTROLLER_EPOCH)
+        # /controller is read after the epoch: if it is still the watched znode, the epoch is that
+        # controller's.
+        stat = await self._store.exists(paths.CONTROLLER)
+        if stat is None or stat.czxid != czxid or stat.ephemeral_owner == self._store.session_id:
+            return
+        logger.warning("Controller %d refuses connections: replacing it", self.active_id)
+        with suppress(NoNode, NodeExists, BadVersion):
+            await self._store.multi([Delete(paths.CONTROLLER, stat.version), *self._election(data, epoch_stat)])
+        await self._follow_election()
 
     async def _begin_term(self) -> None:
         term = self._starting_term = Term(
@@ -361,7 +398,7 @@ def not_controller() -> KafkaError:
 
 
 def _is_about_election(event: Event) -> bool:
-    return isinstance(event, (events.Startup, events.ControllerChange))
+    return isinstance(event, (events.Startup, events.ControllerChange, events.ControllerFailed))
 
 
 def _fail(event: Event, error: Exception) -> None:

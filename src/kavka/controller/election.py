@@ -78,17 +78,17 @@ def reassigned(
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
 
-def controlled_shutdown(
+def hand_over(
     state: PartitionStateNode,
     replicas: Sequence[int],
     live: Container[int],
-    shutting_down: Container[int],
+    leaving: Container[int],
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """Elect another replica when the leader shuts down. Removes all brokers that are shutting down
+    """Elect another replica when the leader shuts down or has failed. Removes all `leaving` brokers
     from the ISR."""
-    isr = tuple(r for r in state.isr if r not in shutting_down)
+    isr = tuple(r for r in state.isr if r not in leaving)
     leader = _first_eligible(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 

@@ -44,6 +44,23 @@ class BrokerModification:
     broker_id: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReachabilityChange:
+    """The connection to a registered broker failed, or was opened again."""
+
+    term: Term
+    broker_id: int
+    broker_epoch: int
+    is_reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFailed:
+    """The broker that created /controller, with this czxid, refuses connections."""
+
+    czxid: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicChange:
     """A topic's node was created or deleted."""
@@ -134,6 +151,8 @@ Event = (
     | ControllerChange
     | BrokerChange
     | BrokerModification
+    | ReachabilityChange
+    | ControllerFailed
     | TopicChange
     | TopicModification
     | TopicDeletion

@@ -7,7 +7,8 @@ import logging
 
 from kavka.client.errors import UnsupportedVersion
 from kavka.common.errors import KafkaError
-from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
+from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse, OnReachability
+from kavka.controller.connection_watch import ConnectionWatch, FlapBackoff
 from kavka.replication.peers import Peers
 
 logger = logging.getLogger(__name__)
@@ -18,12 +19,16 @@ RETRY_INTERVAL_S = 0.1
 
 class RemoteChannel(BrokerChannel):
     """Sends requests over the network. Requests can be sent again, because a broker ignores a state
-    with an epoch that it already has."""
+    with an epoch that it already has. With `failure_timeout_s`, the connection is kept open and
+    its failures are reported."""
 
-    def __init__(self, broker_id: int, peers: Peers, request_timeout_s: float) -> None:
+    def __init__(
+        self, broker_id: int, peers: Peers, request_timeout_s: float, failure_timeout_s: float | None = None
+    ) -> None:
         self._broker_id = broker_id
         self._peers = peers
         self._timeout_s = request_timeout_s
+        self._failure_timeout_s = failure_timeout_s
         self._is_closed = False
 
     async def send(self, request: ControlRequest) -> ControlResponse:
@@ -46,6 +51,18 @@ class RemoteChannel(BrokerChannel):
                     )
                     has_warned = True
                 await asyncio.sleep(RETRY_INTERVAL_S)
+
+    async def watch(self, on_change: OnReachability) -> None:
+        if self._failure_timeout_s is None:
+            return
+        watch = ConnectionWatch(self._peers, self._broker_id, CHANNEL)
+        flaps = FlapBackoff()
+        while True:
+            await watch.wait_until_failed(refused_s=flaps.delay(), timeout_s=self._failure_timeout_s)
+            flaps.record()
+            on_change(False)
+            await watch.wait_until_connected()
+            on_change(True)
 
     def close(self) -> None:
         self._is_closed = True

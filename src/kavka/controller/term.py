@@ -31,7 +31,7 @@ from kavka.controller.partition_states import PartitionState
 from kavka.controller.reassignment import Reassignments
 from kavka.controller.replica_states import ReplicaState
 from kavka.controller.requests import RequestBatch
-from kavka.controller.shutdown import ControlledShutdowns
+from kavka.controller.hand_over import HandOvers
 from kavka.controller.topic_changes import TopicChanges
 from kavka.controller.tree import FencedTree
 from kavka.metadata import paths
@@ -87,7 +87,7 @@ class Term:
         self.isr = IsrChanges(self)
         self.elections = LeaderElections(self)
         self.reassignments = Reassignments(self)
-        self.shutdowns = ControlledShutdowns(self)
+        self.hand_overs = HandOvers(self)
         self.features = FeatureUpdates(self)
         self._channel_to = channel_to
         self._on_local_metadata_applied = on_local_metadata_applied
@@ -153,7 +153,7 @@ class Term:
         self.has_ended = True
         for timer in self._timers.values():
             timer.cancel()
-        return [sender.stop() for sender in self._senders.values()]
+        return [task for sender in self._senders.values() for task in sender.stop()]
 
     def watch(self, event: Event) -> Watch:
         """Return a watch that enqueues `event`. Equal events share a watch, so that a znode is
@@ -194,7 +194,12 @@ class Term:
     # ---- requests to brokers, and their responses
 
     def connect(self, broker_id: int) -> None:
-        self._senders[broker_id] = BrokerSender(broker_id, self._channel_to(self.context.brokers[broker_id]))
+        epoch = self.context.broker_epochs[broker_id]
+        self._senders[broker_id] = BrokerSender(
+            broker_id,
+            self._channel_to(self.context.brokers[broker_id]),
+            lambda is_reachable: self.put(events.ReachabilityChange(self, broker_id, epoch, is_reachable)),
+        )
 
     def disconnect(self, broker_id: int) -> None:
         sender = self._senders.pop(broker_id, None)

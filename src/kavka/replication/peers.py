@@ -50,6 +50,7 @@ class Peers:
         self._addresses = Addresses()
         self._open: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._close_waiters: dict[Connection, set[asyncio.Future[None]]] = {}
         self._closed = False
 
     async def connection(self, broker_id: int, channel: str = "") -> Connection:
@@ -95,6 +96,25 @@ class Peers:
     def _on_close(self, key: tuple[int, str], connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
+        for waiter in self._close_waiters.pop(connection, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def open_connection(self, broker_id: int, channel: str = "") -> Connection | None:
+        """Return the connection if it is open."""
+        return self._open.get((broker_id, channel))
+
+    async def wait_until_closed(self, connection: Connection) -> None:
+        """Wait until an open connection of this object is closed, by either side."""
+        if connection.closed:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._close_waiters.setdefault(connection, set())
+        waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiters.discard(waiter)
 
     async def send(
         self,

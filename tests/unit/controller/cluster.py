@@ -10,7 +10,7 @@ from typing import Any
 
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
+from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse, OnReachability
 from kavka.controller.controller import Controller
 from kavka.controller.term import ControllerSettings
 from kavka.controller.topics import NewTopic, TopicOutcome, Topics
@@ -33,17 +33,26 @@ DEADLINE_S = 20.0
 
 
 class NodeChannel(BrokerChannel):
-    """The channel to one registration of a broker. While the broker is down or registered with
-    another epoch, requests are retried."""
+    """The channel to one registration of a broker. While the broker is down, disconnected or
+    registered with another epoch, requests are retried."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, sender: Node) -> None:
         self._node = node
+        self._sender = sender
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        while not (self._node.is_up and self._node.epoch == request.broker_epoch):
+        while not (self._node.is_up and self._node.is_connected and self._node.epoch == request.broker_epoch):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         return await self._node.broker.channel().send(request)
+
+    async def watch(self, on_change: OnReachability) -> None:
+        reported = True
+        while self._node is not self._sender:
+            if reported != self._node.is_connected:
+                reported = self._node.is_connected
+                on_change(reported)
+            await asyncio.sleep(0.001)
 
 
 class Node:
@@ -51,6 +60,7 @@ class Node:
         self.cluster = cluster
         self.id = broker_id
         self.is_up = False
+        self.is_connected = True
         self.epoch = -1
         self.broker = FakeBroker(broker_id)
         self.controller: Controller
@@ -58,14 +68,16 @@ class Node:
 
     async def start(self) -> None:
         self.store = self.cluster.tree.session()
+        self.is_connected = True
         self.broker = FakeBroker(self.id)
         self.controller = Controller(
             self.id,
             self.store,
-            lambda registration: NodeChannel(self.cluster.nodes[registration.id]),
+            lambda registration: NodeChannel(self.cluster.nodes[registration.id], self),
             ControllerSettings(
                 lambda topic: topic.startswith("unclean") or topic in self.cluster.unclean, **self.cluster.settings
             ),
+            wait_until_failed=self._wait_until_failed,
         )
         self.configs = DynamicConfig(self.store, self.id, Settings())
         self.topics = Topics(self.controller, self.store, self.configs, self.broker.cache)
@@ -83,6 +95,17 @@ class Node:
             stat = await self.store.exists(paths.broker(self.id))
             self.epoch = stat.czxid if stat is not None else await register_broker(self.store, registration)
         self.is_up = True
+
+    async def _wait_until_failed(self, controller_id: int, refused_s: float) -> None:
+        node = self.cluster.nodes[controller_id]
+        while node.is_connected:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(refused_s)
+
+    async def crash(self) -> None:
+        """End the process. Its session lives on."""
+        self.is_up = self.is_connected = False
+        await self.controller.stop()
 
     async def kill(self) -> None:
         self.is_up = False
@@ -156,7 +179,8 @@ class Cluster:
                     await node.controller.wait_until_idle()
                     term = node.controller._term
                     for broker_id in list(self.nodes):
-                        if term is not None and self.nodes[broker_id].is_up:
+                        node = self.nodes[broker_id]
+                        if term is not None and node.is_up and node.is_connected:
                             with suppress(TimeoutError):
                                 await asyncio.wait_for(term.wait_until_acknowledged(broker_id), 0.2)
             await asyncio.sleep(0.002)

@@ -34,10 +34,11 @@ def test_a_stopped_sender_sends_nothing_even_if_the_connection_breaks_at_that_mo
             sender.enqueue(UpdateMetadataRequest(), lambda request, response: None)
         while not peers.requested:
             await asyncio.sleep(0)
-        task = sender.stop()
-        done, _ = await asyncio.wait({task}, timeout=5)
-        task.cancel()
-        assert done == {task}
+        tasks = set(sender.stop())
+        done, _ = await asyncio.wait(tasks, timeout=5)
+        for task in tasks:
+            task.cancel()
+        assert done == tasks
         assert peers.requested == 1
 
     asyncio.run(body())

@@ -45,9 +45,9 @@ def test_a_reassigned_partition_is_led_by_a_target_replica() -> None:
 
 
 def test_a_stopping_broker_loses_its_leadership_and_leaves_the_isr() -> None:
-    state = election.controlled_shutdown(STATE, [1, 2], {1, 2}, {1}, controller_epoch=8)
+    state = election.hand_over(STATE, [1, 2], {1, 2}, {1}, controller_epoch=8)
     assert state == PartitionStateNode(2, 5, (2,), 8)
-    assert election.controlled_shutdown(STATE, [1, 2], {1, 2}, {1, 2}, controller_epoch=8) is None
+    assert election.hand_over(STATE, [1, 2], {1, 2}, {1, 2}, controller_epoch=8) is None
 
 
 def test_the_last_in_sync_replica_stays_in_the_isr_without_leading() -> None:
