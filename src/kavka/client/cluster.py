@@ -169,14 +169,14 @@ class Cluster(Connections):
         return all(self.is_unreachable(node_id) for node_id in self.nodes)
 
     def _next_broker(self) -> int:
-        """Return the id of a broker without a connection failure or, if there is none, of the
-        broker whose backoff ends first."""
+        """Return the id of a broker that was not lost or, if there is none, of the broker whose
+        backoff ends first."""
         if not self.nodes:
             self._bootstrap()
 
         def order(node_id: int) -> tuple[float, float]:
             link = self._links.get((node_id, MAIN))
-            return (0.0 if link is None else link.retry_at if link.failures else 0.0), random.random()
+            return (link.retry_at if link is not None and self.is_lost(node_id) else 0.0), random.random()
 
         return min(self.nodes, key=order)
 
@@ -445,10 +445,12 @@ class Cluster(Connections):
         self.topics = topics
         self.topic_errors = errors
         self.topic_names = {t.topic_id: name for name, t in topics.items() if t.topic_id != ZERO_UUID}
+        failed_leaders = {-1, *filter(self.is_lost, self.nodes)}
         if set(errors.values()) - _FATAL_TOPIC_ERRORS or any(
-            p.leader < 0 for t in topics.values() for p in t.partitions
+            p.leader in failed_leaders for t in topics.values() for p in t.partitions
         ):
-            # A topic or leader is missing and may appear soon: retry with backoff.
+            # A topic or leader is missing, or the leader has failed: a new one may appear soon, so
+            # retry with backoff.
             self._incomplete_updates += 1
             self._loop.call_later(self._retry.delay(self._incomplete_updates), self._refresh.set)
         else:

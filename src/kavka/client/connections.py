@@ -127,6 +127,14 @@ class Connections:
         link = self._links.get((node_id, channel))
         return link is not None and link.connection is None and link.failures > 0
 
+    def is_lost(self, node_id: int) -> bool:
+        """Whether the connection to a broker has just been lost or could not be opened, on any
+        channel, and there is no other connection to the broker."""
+        links = [link for (link_node, _), link in self._links.items() if link_node == node_id]
+        return all(link.connection is None for link in links) and any(
+            link.failures or link.retry_at > self._now() for link in links
+        )
+
     def connect_error(self) -> KafkaError | None:
         """Return the last error of a failed attempt to connect, or None while any connection is
         open. May be called from any thread."""
