@@ -337,7 +337,7 @@ class Controller:
             else:
                 self._rival_watch.watch(self.active_id, stat.czxid)
             if is_elected and self._term is None:
-                await self._begin_term()
+                await self._begin_term(stat.czxid)
             return
 
     async def _run_for_election(self) -> None:
@@ -371,12 +371,12 @@ class Controller:
             await self._store.multi([Delete(paths.CONTROLLER, stat.version), *self._election(data, epoch_stat)])
         await self._follow_election()
 
-    async def _begin_term(self) -> None:
+    async def _begin_term(self, czxid: int) -> None:
         term = self._starting_term = Term(
             self.broker_id, self._store, self._channel_to, self._settings, self._queue.put, self.check_waiters
         )
         try:
-            await term.begin()
+            await term.begin(czxid)
             if not term.has_ended:
                 self._term, self._starting_term = term, None
         finally:

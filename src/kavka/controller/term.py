@@ -33,7 +33,7 @@ from kavka.controller.replica_states import ReplicaState
 from kavka.controller.requests import RequestBatch
 from kavka.controller.hand_over import HandOvers
 from kavka.controller.topic_changes import TopicChanges
-from kavka.controller.tree import FencedTree
+from kavka.controller.tree import ControllerMoved, FencedTree
 from kavka.metadata import paths
 from kavka.metadata.paths import BrokerRegistration
 from kavka.metadata.store import Create, MetadataStore, Watch, WatchEvent
@@ -95,12 +95,17 @@ class Term:
         self._timers: dict[Event, asyncio.TimerHandle] = {}
         self.has_ended = False
 
-    async def begin(self) -> None:
+    async def begin(self, czxid: int) -> None:
         """Read the tree, send every broker its state, and complete the operations that the last
-        controller started."""
+        controller started. `czxid` is the zxid of the election. Raises ControllerMoved if another
+        broker has been elected since."""
         context, store = self.context, self.tree.store
         data, stat = await store.get(paths.CONTROLLER_EPOCH)
         context.epoch, context.epoch_version = paths.decode_epoch(data), stat.version
+        # The epoch of another broker's election would not fence this term.
+        elected = await store.exists(paths.CONTROLLER)
+        if elected is None or elected.czxid != czxid:
+            raise ControllerMoved
         logger.info("This broker is the controller with epoch %d", context.epoch)
         if await store.exists(paths.FEATURE) is None:
             await self.tree.write([Create(paths.FEATURE, paths.encode_features({}))])

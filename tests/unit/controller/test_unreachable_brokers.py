@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.controller import events
 from kavka.metadata import paths
-from kavka.metadata.paths import PartitionStateNode
-from kavka.metadata.store import StoreUnavailable
+from kavka.metadata.paths import ControllerNode, PartitionStateNode
+from kavka.metadata.store import Create, Delete, SetData, Stat, StoreUnavailable
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.unit.controller.cluster import Cluster, in_cluster
 
@@ -266,3 +267,34 @@ def test_a_report_about_an_earlier_controller_replaces_nobody() -> None:
         assert cluster.controller_id == 0
 
     in_cluster(body)
+
+
+def test_a_controller_that_is_replaced_before_it_has_read_its_epoch_writes_nothing() -> None:
+    async def body(cluster: Cluster) -> None:
+        node, other = cluster.nodes[0], cluster.tree.session()
+        get, reads = node.store.get, 0
+
+        async def replaced_at_second_read(path: str, watch: Any = None) -> tuple[bytes | None, Stat]:
+            nonlocal reads
+            if path == paths.CONTROLLER_EPOCH:
+                reads += 1
+                if reads == 2:  # the first read is for the election
+                    epoch, stat = await other.get(path)
+                    await other.multi(
+                        [
+                            Delete(paths.CONTROLLER, 0),
+                            Create(paths.CONTROLLER, ControllerNode(1, 0).encode(), ephemeral=True),
+                            SetData(path, paths.encode_epoch(paths.decode_epoch(epoch) + 1), stat.version),
+                        ]
+                    )
+            return await get(path, watch)
+
+        cluster.nodes[0].store.get = replaced_at_second_read  # type: ignore[method-assign]
+        await other.multi([Delete(paths.CONTROLLER, 0)])
+        await cluster.until(lambda: reads >= 2)
+        await cluster.wait_until_idle()
+        assert not node.controller.is_active
+        assert node.controller.active_id == 1
+        assert node.broker.received == [] or all(request.controller_epoch == 1 for request in node.broker.received)
+
+    in_cluster(body, (0,))
