@@ -1,5 +1,5 @@
-"""Brokers that are killed while their sessions live on (docs/decisions/0016). The session timeout is
-so long that no test can pass because of an expired session."""
+"""Brokers that are killed while their sessions live on (docs/decisions/0016). The session timeout
+is so long that no test can pass because of an expired session."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class BrokerChannel(ABC):
 
     async def watch(self, on_change: OnReachability) -> None:
         """Report failures of the connection until cancelled. By default there are none."""
+        return
 
     def close(self) -> None:
         """Called when the broker is no longer registered or this controller has resigned."""

@@ -2,7 +2,7 @@
 
 The kernel closes the connections of a process that ends, and refuses new ones, long before the
 ZooKeeper session of the process expires. A failed connection does not prove that the process has
-ended, so whoever acts on it must be safe if the broker is alive (docs/decisions/0016).
+ended, so an action upon it must be safe if the broker is alive (docs/decisions/0016).
 """
 
 from __future__ import annotations

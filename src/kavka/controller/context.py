@@ -73,9 +73,7 @@ class ControllerContext:
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker is registered, reachable and not shutting down."""
-        return (
-            broker_id in self.brokers and broker_id not in self.shutting_down and broker_id not in self.unreachable
-        )
+        return broker_id in self.brokers and broker_id not in self.shutting_down and broker_id not in self.unreachable
 
     def has_host(self, replica: Replica) -> bool:
         """Whether the broker is registered and the replica's disk has not failed. Such a replica

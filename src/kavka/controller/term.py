@@ -25,13 +25,13 @@ from kavka.controller.deletion import TopicDeletions
 from kavka.controller.elections import FIRST_CHECK_DELAY_S, LeaderElections
 from kavka.controller.events import Event
 from kavka.controller.features import FeatureUpdates
+from kavka.controller.hand_over import HandOvers
 from kavka.controller.isr import IsrChanges
 from kavka.controller.machines import StateMachines
 from kavka.controller.partition_states import PartitionState
 from kavka.controller.reassignment import Reassignments
 from kavka.controller.replica_states import ReplicaState
 from kavka.controller.requests import RequestBatch
-from kavka.controller.hand_over import HandOvers
 from kavka.controller.topic_changes import TopicChanges
 from kavka.controller.tree import ControllerMoved, FencedTree
 from kavka.metadata import paths

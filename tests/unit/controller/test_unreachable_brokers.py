@@ -256,7 +256,7 @@ def test_one_broker_wins_if_several_replace_the_controller() -> None:
     in_cluster(body, (0, 1, 2, 3, 4))
 
 
-def test_a_report_about_an_earlier_controller_replaces_nobody() -> None:
+def test_a_report_about_an_earlier_controller_replaces_no_controller() -> None:
     async def body(cluster: Cluster) -> None:
         stat = await cluster.store.exists(paths.CONTROLLER)
         assert stat is not None
