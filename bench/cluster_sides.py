@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,20 +115,6 @@ class ClusterSide:
         """Return the broker id of the leader; -1 if there is none."""
         node = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
         return -1 if node is None else int(node["leader"])
-
-    def watch_deletion(self, path: str) -> Callable[[], float]:
-        """Return a function that waits until a znode is deleted, and returns the time of the
-        notification (`time.monotonic`)."""
-        times: list[float] = []
-        watched = self._zk.exists(path, watch=lambda event: times.append(time.monotonic()))
-        if watched is None:
-            raise RuntimeError(f"{path} does not exist")
-
-        def wait() -> float:
-            wait_until(lambda: bool(times), timeout=60, what=f"{path} deleted", interval=0.002)
-            return times[0]
-
-        return wait
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
