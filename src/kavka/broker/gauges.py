@@ -51,6 +51,11 @@ def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
         metrics.gauge(name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0)
 
     gauge("kavka_controller_active", "1 on the broker that is the controller", lambda context: 1)
+    gauge(
+        "kavka_controller_unreachable_brokers",
+        "Registered brokers to which the controller cannot connect",
+        lambda context: len(context.unreachable),
+    )
     gauge("kavka_controller_topics", "Topics of the cluster", lambda context: len(context.topics))
     gauge("kavka_controller_partitions", "Partitions of the cluster", lambda context: len(context.partition_states))
     gauge(
