@@ -67,6 +67,8 @@ class Peers:
         opening_task = self._opening.get(key)
         if opening_task is None:
             opening_task = self._opening[key] = asyncio.ensure_future(self._connect(key, *address))
+            # Mark the exception as retrieved: all waiters may have been cancelled.
+            opening_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(opening_task)
         except asyncio.CancelledError:

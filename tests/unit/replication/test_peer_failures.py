@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -102,5 +103,29 @@ def test_waiters_learn_of_a_closed_connection(by_peer: bool, monkeypatch: pytest
         assert peers.open_connection(2, "controller") is None
         await asyncio.wait_for(peers.wait_until_closed(opened), 5)
         assert not peers._close_waiters
+
+    asyncio.run(body())
+
+
+def test_an_attempt_that_fails_after_its_waiter_was_cancelled_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        reports: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
+        may_fail = asyncio.Event()
+
+        async def open_connection(*arguments: Any, **options: Any) -> FakeConnection:
+            await may_fail.wait()
+            raise Disconnected("reset")
+
+        monkeypatch.setattr(peers_module.Connection, "open", open_connection)
+        peers = Peers(1, lambda broker_id: ("127.0.0.1", 1))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await peers.connection(2)
+        may_fail.set()
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert reports == []
+        await peers.close()
 
     asyncio.run(body())
