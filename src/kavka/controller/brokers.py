@@ -141,7 +141,7 @@ class Brokers:
         for broker_id in ids:
             self._context.add_broker(*registered[broker_id])
             self._disconnected.discard(broker_id)
-            self._term.connect(broker_id)
+            self._term.connect(broker_id, is_starting=True)
 
     async def _on_started(self, ids: list[int]) -> None:
         logger.info("New brokers: %s", ids)

@@ -30,8 +30,9 @@ class BrokerChannel(ABC):
         """Deliver the request and return the response. Retries until the broker responds or
         `close` is called."""
 
-    async def watch(self, on_change: OnReachability) -> None:
-        """Report failures of the connection until cancelled. By default there are none."""
+    async def watch(self, on_change: OnReachability, *, is_starting: bool) -> None:
+        """Report failures of the connection until cancelled. By default there are none. A broker
+        that is starting may have registered before it accepts connections, as Apache's does."""
         return
 
     def close(self) -> None:
@@ -65,7 +66,12 @@ class BrokerSender:
     order."""
 
     def __init__(
-        self, broker_id: int, channel: BrokerChannel, on_reachability: OnReachability = lambda is_reachable: None
+        self,
+        broker_id: int,
+        channel: BrokerChannel,
+        on_reachability: OnReachability = lambda is_reachable: None,
+        *,
+        is_starting: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self._channel = channel
@@ -73,7 +79,9 @@ class BrokerSender:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._run(), name=f"controller-to-broker-{broker_id}"),
-            loop.create_task(channel.watch(on_reachability), name=f"controller-watches-broker-{broker_id}"),
+            loop.create_task(
+                channel.watch(on_reachability, is_starting=is_starting), name=f"controller-watches-broker-{broker_id}"
+            ),
         ]
 
     def enqueue(self, request: ControlRequest, on_response: OnResponse) -> None:

@@ -145,7 +145,10 @@ class StateMachines:
                 logger.error("%s", error)
                 continue
             if action is ReplicaAction.STOP:
-                batch.add_stop_replica(replica.broker_id, replica.partition, delete=False)
+                # An unreachable broker would receive it when it returns, in front of a LeaderAndIsr
+                # that Apache Kafka ignores if the leader epoch has not changed.
+                if replica.broker_id not in self._context.unreachable:
+                    batch.add_stop_replica(replica.broker_id, replica.partition, delete=False)
                 stopped.setdefault(replica.broker_id, []).append(replica.partition)
             elif self._change_replica(replica, action, batch):
                 self._context.replica_states[replica] = target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from kavka.client.errors import UnsupportedVersion
 from kavka.common.errors import KafkaError
@@ -52,11 +53,14 @@ class RemoteChannel(BrokerChannel):
                     has_warned = True
                 await asyncio.sleep(RETRY_INTERVAL_S)
 
-    async def watch(self, on_change: OnReachability) -> None:
+    async def watch(self, on_change: OnReachability, *, is_starting: bool) -> None:
         if self._failure_timeout_s is None:
             return
         watch = ConnectionWatch(self._peers, self._broker_id, CHANNEL)
         flaps = FlapBackoff()
+        if is_starting:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(watch.wait_until_connected(), self._failure_timeout_s)
         while True:
             await watch.wait_until_failed(refused_s=flaps.delay(), timeout_s=self._failure_timeout_s)
             flaps.record()

@@ -198,12 +198,13 @@ class Term:
 
     # ---- requests to brokers, and their responses
 
-    def connect(self, broker_id: int) -> None:
+    def connect(self, broker_id: int, *, is_starting: bool = False) -> None:
         epoch = self.context.broker_epochs[broker_id]
         self._senders[broker_id] = BrokerSender(
             broker_id,
             self._channel_to(self.context.brokers[broker_id]),
             lambda is_reachable: self.put(events.ReachabilityChange(self, broker_id, epoch, is_reachable)),
+            is_starting=is_starting,
         )
 
     def disconnect(self, broker_id: int) -> None:

@@ -46,7 +46,7 @@ class NodeChannel(BrokerChannel):
         await asyncio.sleep(0)
         return await self._node.broker.channel().send(request)
 
-    async def watch(self, on_change: OnReachability) -> None:
+    async def watch(self, on_change: OnReachability, *, is_starting: bool) -> None:
         reported = True
         while self._node is not self._sender:
             if reported != self._node.is_connected:

@@ -113,7 +113,9 @@ def test_a_flapping_connection_is_reported_less_and_less_often() -> None:
         reports: list[tuple[float, bool]] = []
         channel = RemoteChannel(1, peers, 30.0, 9.0)  # type: ignore[arg-type]
         start = now()
-        task = asyncio.ensure_future(channel.watch(lambda is_reachable: reports.append((now() - start, is_reachable))))
+        task = asyncio.ensure_future(
+            channel.watch(lambda is_reachable: reports.append((now() - start, is_reachable)), is_starting=False)
+        )
         for _ in range(40):
             await asyncio.sleep(0.5)
             peers.set(1, REFUSED)
@@ -142,10 +144,32 @@ def test_flaps_expire_after_a_minute() -> None:
     virtual_time.run(body())
 
 
+@pytest.mark.parametrize("opens_after, expected", [(5.0, []), (None, [9.0])])
+def test_a_starting_broker_may_refuse_connections_until_the_timeout(
+    opens_after: float | None, expected: list[float]
+) -> None:
+    """Apache's broker registers before it listens."""
+
+    async def body() -> None:
+        peers = FakePeers({1: REFUSED})
+        reports: list[float] = []
+        channel = RemoteChannel(1, peers, 30.0, 9.0)  # type: ignore[arg-type]
+        start = now()
+        task = asyncio.ensure_future(channel.watch(lambda _: reports.append(now() - start), is_starting=True))
+        if opens_after is not None:
+            asyncio.get_running_loop().call_later(opens_after, peers.set, 1, OPEN)
+        await asyncio.sleep(30)
+        assert reports == pytest.approx(expected, abs=0.2)
+        task.cancel()
+
+    virtual_time.run(body())
+
+
 def test_a_channel_without_failure_detection_opens_no_connection() -> None:
     async def body() -> None:
         peers = FakePeers({1: REFUSED})
-        await RemoteChannel(1, peers, 30.0).watch(lambda _: pytest.fail("reported"))  # type: ignore[arg-type]
+        channel = RemoteChannel(1, peers, 30.0)  # type: ignore[arg-type]
+        await channel.watch(lambda _: pytest.fail("reported"), is_starting=False)
         assert peers.attempts == 0
 
     virtual_time.run(body())

@@ -14,6 +14,7 @@ from kavka.metadata import paths
 from kavka.metadata.paths import ControllerNode, PartitionStateNode
 from kavka.metadata.store import Create, Delete, SetData, Stat, StoreUnavailable
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+from kavka.protocol.messages.stop_replica import StopReplicaRequest
 from tests.unit.controller.cluster import Cluster, in_cluster
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
@@ -50,6 +51,7 @@ def test_an_unreachable_broker_loses_its_leaderships_while_its_session_lives_on(
 
         cluster.nodes[1].broker.received.clear()
         await reconnect(cluster, 1)
+        assert cluster.nodes[1].broker.requests_of_type(StopReplicaRequest) == []
         requests = cluster.nodes[1].broker.requests_of_type(LeaderAndIsrRequest)
         assert requests
         assert {tp: state.leader_epoch for tp, state in cluster.nodes[1].broker.leads.items()} == {T0: 1, T1: 1}
