@@ -93,7 +93,7 @@ def test_acls_are_copied_to_the_names_of_the_target(clusters: dict[str, KavkaPro
             expected.add(topic_acl(Operation.DESCRIBE, "A.orders"))
             wait_until(lambda: remote_acls(target) == expected, timeout=TIMEOUT_S, what="the new ACL")
             assert {binding.pattern.name for binding in target.describe_acls()} == {"A.orders", "A.shared"}
-            assert jobs.last_error is None
+            assert jobs.error is None
         finally:
             jobs.stop()
             jobs.join(30)
@@ -113,7 +113,7 @@ def test_a_cluster_without_an_authorizer(
                 lambda: any(record.name == logger for record in caplog.records), timeout=TIMEOUT_S, what="a log line"
             )
             assert jobs.ready.wait(TIMEOUT_S)
-            assert jobs.last_error is None
+            assert jobs.error is None
         finally:
             jobs.stop()
             jobs.join(30)

@@ -198,7 +198,7 @@ def test_the_documented_configuration_mirrors_in_both_directions(mirror_setup: M
 
 
 def test_mirrormaker_1_mirrors_topics_without_renaming_them(mirror_setup: MirrorSetup, run: Any) -> None:
-    mirror_setup.write("source.properties", next(text for text in blocks("properties") if "group.id" in text))
+    mirror_setup.write("source.properties", next(text for text in blocks("properties") if "auto.offset.reset" in text))
     mirror_setup.write("target.properties", "bootstrap.servers = localhost:9192\n")
     process = run(find_command("--whitelist"))
     wait(

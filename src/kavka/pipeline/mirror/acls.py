@@ -8,7 +8,7 @@ Read. ACLs that are removed in the source stay in the target.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
@@ -39,8 +39,11 @@ _PERMANENT = {
 class AclSync:
     """Syncs the ACLs of a flow. Only one thread may call it."""
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin) -> None:
+    def __init__(
+        self, flow: Flow, source: Admin, target: Admin, report: Callable[[str], object] = logger.error
+    ) -> None:
         self._flow = flow
+        self._report = report
         self._source = source
         self._target = target
         self._last_reason = ""
@@ -63,14 +66,14 @@ class AclSync:
         self._last_reason = ""
 
     def _log_refused(self, error: AdminError) -> None:
-        """Log the ACLs that the target does not accept, for example because of their names. Raise
+        """Report the ACLs that the target does not accept, e.g. because of their names. Raise
         any other error, so that the sync is retried."""
         failures = error.errors.items()
         if any(failure.code is not ErrorCode.INVALID_REQUEST for _, failure in failures):
             self._log_once(error, self._flow.target, "Alter")
             return
         for binding, failure in failures:
-            logger.error("%s: cannot sync an ACL of %s: %s", self._flow.name, binding.pattern.name, failure)
+            self._report(f"cannot sync an ACL of {binding.pattern.name}: {failure}")
 
     def _log_once(self, error: KafkaError, cluster: str, operation: str) -> None:
         cause = _PERMANENT.get(error.code)

@@ -6,8 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
-from kavka.pipeline.mirror.policy import DEFAULT, NameFilter, Policy
+from kavka.pipeline.mirror.policy import (
+    DEFAULT,
+    FILTERS,
+    DefaultReplicationPolicy,
+    Filter,
+    NameFilter,
+    is_of_kafka,
+    make,
+)
 
 TOPICS_EXCLUDE = (r".*[\-\.]internal", r".*\.replica", r"__.*")
 GROUPS_EXCLUDE = (r"console-consumer-.*", r"connect-.*", r"__.*")
@@ -20,6 +29,21 @@ CONFIG_EXCLUDE = (
     r"min\.insync\.replicas",
 )
 PROGRESS_PREFIX = "kavka-mirror-"
+
+
+class OtherFlow(NamedTuple):
+    """The topics that another flow mirrors."""
+
+    source: str
+    target: str
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = ()
+    topic_filter_class: str = ""
+    settings: Mapping[str, str] = {}
+
+    def includes(self, topic: str) -> bool:
+        patterns = NameFilter(self.topics, self.topics_exclude)
+        return _filter("topic.filter.class", self.topic_filter_class, patterns, self.settings).allows(topic)
 
 
 @dataclass(frozen=True)
@@ -39,8 +63,11 @@ class Flow:
     groups_exclude: tuple[str, ...] = GROUPS_EXCLUDE
     config_exclude: tuple[str, ...] = CONFIG_EXCLUDE
     policy_class: str = DEFAULT
-    separator: str = "."
-    internal_separator: bool = True
+    topic_filter_class: str = ""
+    group_filter_class: str = ""
+    config_filter_class: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The settings that policies and filters receive."""
     replication_factor: int | None = None
     """The replication factor of topics that the flow creates in the target. -1 is the target's
     default. None is two, or one if the target has one broker."""
@@ -53,6 +80,8 @@ class Flow:
     enabled: bool = True
     create_topics: bool = True
     sync_partitions: bool = True
+    delete_topics: bool = False
+    """Whether to delete a topic in the target after it was deleted in the source."""
     sync_configs: bool = True
     sync_acls: bool = True
     refresh_topics: float = 600.0
@@ -74,9 +103,14 @@ class Flow:
     state_dir: str = ""
     abort_on_failure: bool = True
     records_per_batch: int = 500_000
-    others: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = ()
-    """The other enabled flows: (source, target, topics, topics.exclude). With unchanged names a
-    flow does not mirror a topic that other flows mirror back."""
+    sharing_group: str = ""
+    """The group in the target whose members share the flows to the target. Empty: this process runs
+    the flow alone."""
+    session_timeout: float = 10.0
+    heartbeat_interval: float = 1.0
+    others: tuple[OtherFlow, ...] = ()
+    """The other enabled flows. With unchanged names a flow does not mirror a topic that other flows
+    mirror back."""
 
     @property
     def name(self) -> str:
@@ -87,20 +121,23 @@ class Flow:
         return self.progress_group or f"{PROGRESS_PREFIX}{self.name}"
 
     @cached_property
-    def policy(self) -> Policy:
-        return Policy(self.policy_class, self.separator, self.internal_separator)
+    def policy(self) -> DefaultReplicationPolicy:
+        return make("replication.policy.class", self.policy_class, DefaultReplicationPolicy, self.settings)
 
     @cached_property
-    def topic_filter(self) -> NameFilter:
-        return NameFilter(self.topics, self.topics_exclude)
+    def topic_filter(self) -> Filter:
+        patterns = NameFilter(self.topics, self.topics_exclude)
+        return _filter("topic.filter.class", self.topic_filter_class, patterns, self.settings)
 
     @cached_property
-    def group_filter(self) -> NameFilter:
-        return NameFilter(self.groups, (*self.groups_exclude, f"{PROGRESS_PREFIX}.*"))
+    def group_filter(self) -> Filter:
+        patterns = NameFilter(self.groups, self.groups_exclude)
+        return _filter("group.filter.class", self.group_filter_class, patterns, self.settings)
 
     @cached_property
-    def config_filter(self) -> NameFilter:
-        return NameFilter((".*",), self.config_exclude)
+    def config_filter(self) -> Filter:
+        patterns = NameFilter((".*",), self.config_exclude)
+        return _filter("config.property.filter.class", self.config_filter_class, patterns, self.settings)
 
     @property
     def offset_syncs_topic(self) -> str:
@@ -114,6 +151,9 @@ class Flow:
 
     def remote_topic(self, topic: str) -> str:
         return self.policy.remote_topic(self.source, topic)
+
+    def includes_group(self, group: str) -> bool:
+        return not group.startswith(PROGRESS_PREFIX) and self.group_filter.allows(group)
 
     def includes_topic(self, topic: str) -> bool:
         is_included = self.topic_filter.allows(topic) or (
@@ -132,9 +172,9 @@ class Flow:
         reached = {self.target}
         while True:
             added = {
-                target
-                for source, target, topics, exclude in self.others
-                if source in reached and target not in reached and NameFilter(topics, exclude).allows(topic)
+                other.target
+                for other in self.others
+                if other.source in reached and other.target not in reached and other.includes(topic)
             }
             if not added:
                 return self.source in reached
@@ -149,6 +189,14 @@ class Flow:
         for name in ("topics", "topics_exclude", "groups", "groups_exclude", "config_exclude"):
             fields[name] = tuple(fields[name])
         fields["others"] = tuple(
-            (source, target, tuple(topics), tuple(exclude)) for source, target, topics, exclude in fields["others"]
+            OtherFlow(source, target, tuple(topics), tuple(exclude), *custom)
+            for source, target, topics, exclude, *custom in fields["others"]
         )
         return cls(**fields)
+
+
+def _filter(option: str, name: str, patterns: Filter, settings: Mapping[str, str]) -> Filter:
+    """Return the filter that a setting names. Kafka's default is `patterns`."""
+    if not name or is_of_kafka(name, FILTERS[option]):
+        return patterns
+    return make(option, name, Filter, settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kavka.client.admin import Admin
@@ -88,10 +88,13 @@ class OffsetSyncs:
 class GroupSync:
     """Owns the last checkpoints of the groups. Only one thread may call it."""
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin) -> None:
+    def __init__(
+        self, flow: Flow, source: Admin, target: Admin, report: Callable[[str], object] = logger.warning
+    ) -> None:
         self._flow = flow
         self._source = source
         self._target = target
+        self._report = report
         self._syncs = OffsetSyncs(flow, source if flow.offset_syncs_location == "source" else target)
         self._producer = Producer({**flow.target_admin, "max.block.ms": "10000"})
         self._groups: list[str] = []
@@ -103,9 +106,8 @@ class GroupSync:
         self._producer.close(1.0)
 
     def refresh_groups(self) -> None:
-        allows = self._flow.group_filter.allows
         listings = self._source.list_consumer_groups()
-        self._groups = sorted(group.group_id for group in listings if allows(group.group_id))
+        self._groups = sorted(group.group_id for group in listings if self._flow.includes_group(group.group_id))
 
     def emit_checkpoints(self) -> int:
         """Translate the committed offsets of the groups, and write the changed checkpoints. Returns
@@ -134,7 +136,7 @@ class GroupSync:
     def _on_write_error(self, key: tuple[str, TopicPartition], checkpoint: Checkpoint, error: BaseException) -> None:
         """Let the next round write the checkpoint again, even if it is unchanged. The producer's
         thread calls this."""
-        logger.warning("%s: a checkpoint of group %s was not written: %s", self._flow.name, key[0], error)
+        self._report(f"a checkpoint of group {key[0]} was not written: {error}")
         if self._written.get(key) is checkpoint:
             self._written.pop(key, None)
 
@@ -142,7 +144,7 @@ class GroupSync:
         try:
             committed = self._source.list_consumer_group_offsets(group)
         except KafkaError as error:
-            logger.warning("%s: cannot read the offsets of group %s: %s", self._flow.name, group, error)
+            self._report(f"cannot read the offsets of group {group}: {error}")
             return {}
         return {tp: item for tp, item in committed.items() if item is not None and self._flow.includes_topic(tp.topic)}
 
@@ -182,5 +184,5 @@ class GroupSync:
         except AdminError as error:
             if error.code in _NO_GROUP:
                 return True
-            logger.warning("%s: cannot describe group %s: %s", self._flow.name, group, error)
+            self._report(f"cannot describe group {group}: {error}")
             return False

@@ -20,36 +20,46 @@ from kavka.pipeline.mirror.policy import HEARTBEATS
 from kavka.pipeline.mirror.records import Heartbeat
 from kavka.pipeline.mirror.source import describe_existing
 from kavka.pipeline.mirror.topics import TopicSync
+from kavka.pipeline.spark.errors import PipelineError
 
 logger = logging.getLogger(__name__)
 
 _RETRY_DELAY = 1.0
+_MAX_RETRY_DELAY = 30.0
 _VISIBLE_TIMEOUT = 30.0
+_MAX_PROBLEMS = 3
 
 
 @dataclass
 class Job:
     """A periodic job. With an `interval` of 0 or less it runs once. `due` is the monotonic time of
-    the next run."""
+    the next run. `error` is that of the last run, also of a part that failed while the rest was
+    done."""
 
     name: str
     interval: float
     work: Callable[[], object]
     due: float = 0.0
     failures: int = 0
+    error: str | None = None
 
 
 class Housekeeping:
     """Owns the thread that runs the jobs. A failed job is retried. The flow's query starts when
-    `ready` is set."""
+    `ready` is set. The jobs run only while `may_run` returns True."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, may_run: Callable[[], bool] = lambda: True) -> None:
         self._flow = flow
+        self._may_run = may_run
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mirror-{flow.name}", daemon=True)
+        self._problems: list[str] = []
         self.ready = threading.Event()
         """Set when all topics that the target accepts have been created."""
-        self.last_error: str | None = None
+        self.error: str | None = None
+        """The errors of the jobs that fail."""
+        self.failure: str | None = None
+        """The error that ended the thread: settings that a client does not accept."""
         self.refused_topics: set[str] = set()
 
     def start(self) -> None:
@@ -61,42 +71,78 @@ class Housekeeping:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
 
+    @property
+    def is_active(self) -> bool:
+        return self._thread.is_alive()
+
+    def report(self, problem: str) -> None:
+        """Log the error of a part of the running job, and add it to the error of the job."""
+        logger.error("%s: %s", self._flow.name, problem)
+        self._problems.append(problem)
+
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or not self._may_run()
+
     def _run(self) -> None:
+        failures = 0
+        while not self._is_over():
+            try:
+                self._run_jobs()
+            except (ConfigError, PipelineError) as error:
+                self.failure = str(error)
+                return
+            except Exception as error:
+                failures += 1
+                self.error = f"housekeeping: {error}"
+                logger.exception("%s: the housekeeping failed and is started again", self._flow.name)
+                self._stop.wait(_delay(failures))
+
+    def _run_jobs(self) -> None:
         flow = self._flow
-        try:
-            with Admin(dict(flow.source_admin)) as source, Admin(dict(flow.target_admin)) as target:
-                jobs = Jobs(flow, source, target, self)
-                try:
-                    while not self._stop.is_set():
-                        self._stop.wait(max(0.05, self._run_due(jobs.all) - time.monotonic()))
-                finally:
-                    jobs.close()
-        except Exception as error:
-            # Invalid client settings also fail the query, which reports the error.
-            self.last_error = str(error)
-            if not isinstance(error, (KafkaError, ConfigError)):
-                logger.exception("%s: the housekeeping thread ended", flow.name)
+        with Admin(dict(flow.source_admin)) as source, Admin(dict(flow.target_admin)) as target:
+            jobs = Jobs(flow, source, target, self)
+            try:
+                while not self._is_over():
+                    # Short waits, because `may_run` may change.
+                    self._stop.wait(min(0.2, max(0.05, self._run_due(jobs.all) - time.monotonic())))
+            finally:
+                jobs.close()
 
     def _run_due(self, jobs: list[Job]) -> float:
         """Run the jobs that are due. Returns the monotonic time of the next job."""
-        error_text = None
         for job in jobs:
-            if self._stop.is_set() or time.monotonic() < job.due:
-                continue
-            try:
-                job.work()
-                job.failures = 0
-                job.due = time.monotonic() + job.interval if job.interval > 0 else float("inf")
-            except KafkaError as error:
-                job.failures += 1
-                job.due = time.monotonic() + min(30.0, _RETRY_DELAY * 2 ** min(job.failures, 5))
-                error_text = f"{job.name}: {error}"
-                logger.warning("%s: %s failed and is retried: %s", self._flow.name, job.name, error)
-        self.last_error = error_text
+            if not self._is_over() and time.monotonic() >= job.due:
+                self._run_job(job)
+        self.error = "; ".join(f"{job.name}: {job.error}" for job in jobs if job.error) or None
         # The first two jobs create the topics.
-        if error_text is None or all(not job.failures for job in jobs[:2]):
+        if all(not job.failures for job in jobs[:2]):
             self.ready.set()
         return min([job.due for job in jobs], default=float("inf"))
+
+    def _run_job(self, job: Job) -> None:
+        self._problems.clear()
+        try:
+            job.work()
+        except Exception as error:
+            # Also errors of custom filters. The other jobs continue.
+            job.failures += 1
+            job.error = str(error) or type(error).__name__
+            job.due = time.monotonic() + _delay(job.failures)
+            expected = isinstance(error, (KafkaError, ConfigError, PipelineError))
+            logger.warning(
+                "%s: %s failed and is retried: %s", self._flow.name, job.name, error,
+                exc_info=None if expected else error,
+            )  # fmt: skip
+            return
+        problems = self._problems
+        more = [f"{len(problems) - _MAX_PROBLEMS} more errors"] if len(problems) > _MAX_PROBLEMS else []
+        job.error = ", ".join([*problems[:_MAX_PROBLEMS], *more]) or None
+        job.failures = 0
+        job.due = time.monotonic() + job.interval if job.interval > 0 else float("inf")
+
+
+def _delay(failures: int) -> float:
+    return min(_MAX_RETRY_DELAY, _RETRY_DELAY * float(2 ** min(failures, 5)))
 
 
 class Jobs:
@@ -107,7 +153,7 @@ class Jobs:
         self._source = source
         self._target = target
         self._housekeeping = housekeeping
-        self._topics = TopicSync(flow, source, target)
+        self._topics = TopicSync(flow, source, target, housekeeping.report)
         self._groups: GroupSync | None = None
         self._heartbeat_producer: Producer | None = None
         self.all = [Job("creating internal topics", 0, self._topics.create_internal_topics)]
@@ -116,7 +162,8 @@ class Jobs:
             if flow.sync_configs:
                 self._add("syncing the settings of topics", flow.sync_configs_interval, self._topics.sync_configs)
             if flow.sync_acls:
-                self._add("syncing the ACLs of topics", flow.sync_acls_interval, AclSync(flow, source, target).sync)
+                acls = AclSync(flow, source, target, housekeeping.report)
+                self._add("syncing the ACLs of topics", flow.sync_acls_interval, acls.sync)
             if flow.emit_checkpoints:
                 self._add("refreshing groups", flow.refresh_groups, self._refresh_groups)
                 self._add("checkpoints", flow.checkpoints_interval, self._checkpoints)
@@ -158,7 +205,7 @@ class Jobs:
 
     def _group_sync(self) -> GroupSync:
         if self._groups is None:
-            self._groups = GroupSync(self._flow, self._source, self._target)
+            self._groups = GroupSync(self._flow, self._source, self._target, self._housekeeping.report)
         return self._groups
 
     def _refresh_groups(self) -> None:

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 from kavka.client.admin_config import ADMIN_CONFIGS
+from kavka.client.classes import split_name
 from kavka.client.config import supported_settings
 from kavka.client.consumer_config import CONSUMER_CONFIGS
 from kavka.client.producer_config import PRODUCER_CONFIGS
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.loading import Declared, items_of
 from kavka.pipeline.connect.providers import NAMES, Providers
-from kavka.pipeline.mirror.flow import Flow
-from kavka.pipeline.mirror.policy import DEFAULT, Policy, patterns
+from kavka.pipeline.mirror.flow import Flow, OtherFlow
+from kavka.pipeline.mirror.policy import DEFAULT, FILTERS, IDENTITY, is_of_kafka, patterns
 from kavka.pipeline.spark.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -52,8 +56,9 @@ _SETTINGS: dict[str, tuple[str, str]] = {
     "config.properties.exclude": ("config_exclude", "list"),
     "config.properties.blacklist": ("config_exclude", "list"),
     "replication.policy.class": ("policy_class", "text"),
-    "replication.policy.separator": ("separator", "text"),
-    "replication.policy.internal.topic.separator.enabled": ("internal_separator", "flag"),
+    "topic.filter.class": ("topic_filter_class", "text"),
+    "group.filter.class": ("group_filter_class", "text"),
+    "config.property.filter.class": ("config_filter_class", "text"),
     "replication.factor": ("replication_factor", "number"),
     "refresh.topics.enabled": ("create_topics", "flag"),
     "refresh.topics.interval.seconds": ("refresh_topics", "seconds"),
@@ -72,43 +77,68 @@ _SETTINGS: dict[str, tuple[str, str]] = {
     "sync.group.offsets.interval.seconds": ("sync_groups_interval", "seconds"),
     "refresh.groups.interval.seconds": ("refresh_groups", "seconds"),
     "exactly.once.source.support": ("exactly_once", "exactly once"),
+    "group.id": ("sharing_group", "text"),
+    "session.timeout.ms": ("session_timeout", "milliseconds"),
+    "heartbeat.interval.ms": ("heartbeat_interval", "milliseconds"),
     # Additions of Kavka.
+    "sync.topic.deletions.enabled": ("delete_topics", "flag"),
     "state.dir": ("state_dir", "text"),
     "max.records.per.batch": ("records_per_batch", "number"),
     "progress.group.id": ("progress_group", "text"),
 }
 _REFRESH_GROUPS = "refresh.groups.enabled"
 _FACTORS = ("heartbeats", "checkpoints", "offset-syncs")
-_MIRROR, _BYTES = "org.apache.kafka.connect.mirror.", "org.apache.kafka.connect.converters.ByteArrayConverter"
+_BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+# Settings that the policy reads.
+_POLICY = {
+    "replication.policy.separator": "text",
+    "replication.policy.internal.topic.separator.enabled": "flag",
+}
+_CLASSES = ("replication.policy.class", *FILTERS)
 # Unsupported settings that would change the mirrored data. Only values that match the behaviour of
 # the mirror are accepted.
 _ONLY: dict[str, frozenset[str]] = {
-    "topic.filter.class": frozenset({"DefaultTopicFilter", f"{_MIRROR}DefaultTopicFilter"}),
-    "group.filter.class": frozenset({"DefaultGroupFilter", f"{_MIRROR}DefaultGroupFilter"}),
-    "config.property.filter.class": frozenset({"DefaultConfigPropertyFilter", f"{_MIRROR}DefaultConfigPropertyFilter"}),
     "forwarding.admin.class": frozenset({"ForwardingAdmin", "org.apache.kafka.clients.admin.ForwardingAdmin"}),
     "use.defaults.from": frozenset({"target"}),
+    "errors.tolerance": frozenset({"none"}),
     **dict.fromkeys(
         ("key.converter", "value.converter", "header.converter"), frozenset({"ByteArrayConverter", _BYTES})
     ),
     **dict.fromkeys(("transforms", "predicates"), frozenset()),
 }
 _NO_CONNECT = "the mirror does not run in Kafka Connect"
+_NO_REST = "the mirror has no REST interface, only --status"
 # Settings of MirrorMaker and of its Connect workers that have no effect here, and the reason.
 _WITHOUT_EFFECT: dict[str, str] = {
     **dict.fromkeys(("admin.timeout.ms", "consumer.poll.timeout.ms"), "set the timeouts of the clients"),
+    "bootstrap.servers": "each cluster has its own, for example A.bootstrap.servers",
     "offset.lag.max": "offset syncs are written with every batch",
     "use.incremental.alter.configs": "configurations are always altered incrementally",
     "add.source.alias.to.metrics": "the metrics are labelled by flow",
-    "metric.reporters": "Prometheus reads the metrics of the mirror",
+    **dict.fromkeys(("metric.reporters", "auto.include.jmx.reporter"), "Prometheus reads the metrics of the mirror"),
+    **dict.fromkeys(("source.cluster.alias", "target.cluster.alias"), "the names of pairs have the aliases"),
     **dict.fromkeys(
-        ("tasks.max", "name", "group.id", "listeners", "dedicated.mode.enable.internal.rest",
-         "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor",
-         "offset.storage.topic", "status.storage.topic", "config.storage.topic",
-         "offset.flush.interval.ms", "offset.flush.timeout.ms"),
+        ("errors.log.enable", "errors.log.include.messages", "errors.retry.timeout", "errors.retry.delay.max.ms"),
+        "errors are logged, and requests are retried without a limit",
+    ),
+    **dict.fromkeys(
+        ("listeners", "dedicated.mode.enable.internal.rest", "access.control.allow.methods",
+         "access.control.allow.origin", "response.http.headers.config", "rest.advertised.host.name",
+         "rest.advertised.listener", "rest.advertised.port", "ssl.client.auth"),
+        _NO_REST,
+    ),
+    **dict.fromkeys(
+        ("tasks.max", "tasks.max.enforce", "name", "connector.class", "config.action.reload", "rebalance.timeout.ms"),
         _NO_CONNECT,
     ),
 }  # fmt: skip
+# Prefixes of settings of Connect's workers, and of converters.
+_OF_WORKERS = (
+    "task.", "worker.", "offset.storage.", "status.storage.", "config.storage.", "offset.flush.", "key.converter.",
+    "value.converter.", "header.converter.",
+)  # fmt: skip
+# In MirrorMaker these are settings of the workers that write to the target.
+_OF_TARGET = ("exactly.once.source.support", "group.id", "session.timeout.ms", "heartbeat.interval.ms")
 _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin": ADMIN_CONFIGS}
 
 
@@ -135,7 +165,9 @@ def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> l
     _warn_of_unknown(settings, clusters)
     pairs = list(permutations(clusters, 2))
     enabled = {pair for pair in pairs if _flag("enabled", settings.get(f"{pair[0]}->{pair[1]}.enabled", "false"))}
-    flows = [_flow(settings, source, target, (source, target) in enabled) for source, target in pairs]
+    _add_to_path(items_of(settings.get("plugin.path", "")))
+    declared = Declared.of(settings)
+    flows = [_flow(settings, source, target, (source, target) in enabled, declared) for source, target in pairs]
     flows = [flow for flow in flows if flow.enabled or flow.emit_heartbeats]
     if not enabled:
         raise OptionError(f"no pair of clusters is enabled ({clusters[0]}->{clusters[-1]}.enabled = true)")
@@ -149,7 +181,9 @@ def _resolved(settings: Mapping[str, str]) -> dict[str, str]:
     if not settings.get(NAMES):
         return dict(settings)
     try:
-        providers = Providers.of(settings)
+        # A provider may be a plugin.
+        _add_to_path(items_of(settings.get("plugin.path", "")))
+        providers = Providers.of(settings, Declared.of(settings))
         resolved = providers.resolve(settings, "The settings of the mirror")
     except ConfigErrors as error:
         raise OptionError("; ".join(message for messages in error.errors.values() for message in messages)) from None
@@ -209,18 +243,14 @@ def simple_flow(
     return flow
 
 
-def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) -> Flow:
+def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool, declared: Declared) -> Flow:
     prefix = f"{source}->{target}."
     fields: dict[str, Any] = {}
     for name, (field, kind) in _SETTINGS.items():
-        for full_name in (f"{prefix}{name}", name):
+        for full_name in (f"{prefix}{name}", *([f"{target}.{name}"] if name in _OF_TARGET else []), name):
             if full_name in settings:
                 fields[field] = _read(full_name, settings[full_name], kind)
                 break
-    # In MirrorMaker this is a setting of the workers that write to the target.
-    exactly_once_name = f"{target}.exactly.once.source.support"
-    if exactly_once_name in settings and f"{prefix}exactly.once.source.support" not in settings:
-        fields["exactly_once"] = _read(exactly_once_name, settings[exactly_once_name], "exactly once")
     refresh_name = f"{prefix}{_REFRESH_GROUPS}"
     if not _flag(_REFRESH_GROUPS, settings.get(refresh_name, settings.get(_REFRESH_GROUPS, "true"))):
         # An interval of 0: the groups are listed once, at the start.
@@ -234,7 +264,7 @@ def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) 
     for required, dependent in (("emit_offset_syncs", "emit_checkpoints"), ("emit_checkpoints", "sync_groups")):
         if not fields.get(required, True):
             fields[dependent] = False
-    Policy(fields.get("policy_class", DEFAULT), fields.get("separator", "."))
+    fields["settings"] = _settings_of_classes(settings, prefix, declared)
     consumer = _client(settings, source, prefix, "source", "consumer")
     reset = consumer.get("auto.offset.reset", "earliest")
     if reset not in ("earliest", "latest"):
@@ -255,9 +285,45 @@ def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) 
     return flow
 
 
+def _settings_of_classes(settings: Mapping[str, str], prefix: str, declared: Declared) -> dict[str, str]:
+    """Return the settings that the policy and the filters of a pair receive. Clients' settings are
+    not among them: they may contain secrets. Raises OptionError if a class is not declared."""
+    own = {name: value for name, value in settings.items() if "->" not in name}
+    own |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    for option in _CLASSES:
+        name = own.get(option, "").strip()
+        if name and not is_of_kafka(name, *((DEFAULT, IDENTITY) if option == _CLASSES[0] else (FILTERS[option],))):
+            try:
+                declared.require(split_name(name)[0])
+            except ImportError as error:
+                raise OptionError(f"{option} = {name}: {error}") from None
+    for name, kind in _POLICY.items():
+        _read(name, own.get(name, "true" if kind == "flag" else "."), kind)
+    names = {*_POLICY, *_CLASSES, *(name for name, (_, kind) in _SETTINGS.items() if kind == "list")}
+    custom = any(own.get(option) for option in _CLASSES)
+    clusters = patterns(settings.get("clusters", ""))
+    hidden = (*_SECURITY, "consumer.", "producer.", "admin.", "source.", "target.", "config.providers", "spark.")
+    return {
+        name: value
+        for name, value in own.items()
+        if name in names or (custom and not name.startswith((*hidden, *(f"{cluster}." for cluster in clusters))))
+    }
+
+
+def _add_to_path(folders: Iterable[str]) -> None:
+    """Let this process, and the processes that Spark starts on this machine, import from
+    folders."""
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
 def _check(flow: Flow) -> None:
-    # Compile the patterns, which rejects invalid ones.
-    assert flow.topic_filter and flow.group_filter and flow.config_filter
+    # Create the objects and compile the patterns, which rejects invalid ones.
+    assert flow.policy and flow.topic_filter and flow.group_filter and flow.config_filter
+    if flow.sharing_group and not 0 < flow.heartbeat_interval < flow.session_timeout:
+        raise OptionError("heartbeat.interval.ms must be less than session.timeout.ms")
     if flow.enabled and flow.exactly_once and not flow.state_dir:
         raise OptionError("exactly once requires state.dir, a persistent folder for Spark's checkpoints")
     if flow.exactly_once and not flow.abort_on_failure:
@@ -302,6 +368,8 @@ def _read(name: str, text: str, kind: str) -> Any:
             return int(_number(name, text))
         case "seconds":
             return float(_number(name, text))
+        case "milliseconds":
+            return _number(name, text) / 1000
         case "location":
             if text not in ("source", "target"):
                 raise OptionError(f"{name} must be source or target, not {text}")
@@ -343,7 +411,9 @@ def _reject_loops(flows: list[Flow]) -> None:
 
 def _with_others(flow: Flow, flows: list[Flow]) -> Flow:
     others = tuple(
-        (other.source, other.target, other.topics, other.topics_exclude)
+        OtherFlow(
+            other.source, other.target, other.topics, other.topics_exclude, other.topic_filter_class, other.settings
+        )
         for other in flows
         if other.enabled and other is not flow
     )
@@ -366,15 +436,21 @@ def _reject_unsupported(settings: Mapping[str, str], clusters: Iterable[str]) ->
 def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
     pairs = [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     factors = {f"{topic}.topic.replication.factor" for topic in _FACTORS}
-    names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, "enabled", *factors}
-    clients = ("consumer.", "producer.", "admin.", "source.", "target.", "config.providers", *_SECURITY)
+    plugins = {"plugin.path", "plugin.modules"}
+    names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, *_POLICY, _REFRESH_GROUPS, "enabled", *factors, *plugins}
+    clients = ("consumer.", "producer.", "admin.", "source.", "target.", "config.providers")
+    has_classes = any(settings.get(f"{pair}{option}") for pair in ("", *pairs) for option in _CLASSES)
     for full_name in sorted(settings):
         name = next((full_name[len(pair) :] for pair in pairs if full_name.startswith(pair)), full_name)
         is_of_cluster = name == full_name and any(full_name.startswith(f"{cluster}.") for cluster in clusters)
-        if full_name == "clusters" or full_name.startswith("spark.") or is_of_cluster or name.startswith(clients):
+        if name in _WITHOUT_EFFECT or name.startswith(_OF_WORKERS):
+            logger.warning("%s has no effect: %s", full_name, _WITHOUT_EFFECT.get(name, _NO_CONNECT))
+        elif full_name == "clusters" or full_name.startswith("spark.") or is_of_cluster or name.startswith(clients):
             continue
-        if name not in names:
+        elif name.startswith(_SECURITY):
+            if not any(supported_settings({name: ""}, table) for table in _CLIENTS.values()):
+                logger.warning("%s has no effect: the clients do not support it", full_name)
+        elif name not in names and not has_classes:
+            # A custom class may read any setting.
             matches = difflib.get_close_matches(name, names, 1)
             logger.warning("%s is not a setting%s", full_name, f"; did you mean {matches[0]}?" if matches else "")
-        elif name in _WITHOUT_EFFECT:
-            logger.warning("%s has no effect: %s", full_name, _WITHOUT_EFFECT[name])

@@ -10,7 +10,8 @@ A flow reads a partition if the filters include its topic and the target has the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import concise_errors
+from kavka.pipeline.spark.fencing import Claim, check
 from kavka.pipeline.spark.offsets import Offsets, Range, ids_of
 from kavka.pipeline.spark.options import EARLIEST, LATEST, SourceOptions, source_options
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
@@ -64,7 +66,8 @@ def read_options(flow: Flow) -> SourceOptions:
 
 
 class MirrorDataSource(DataSource):
-    """The data source of the mirror. Its only option, `flow`, is the flow as JSON."""
+    """The data source of the mirror. The option `flow` is the flow as JSON, `claim` the claim of a
+    flow that several processes share."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,7 +78,7 @@ class MirrorDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with concise_errors():
-            return MirrorStreamReader(Flow.from_json(self.options["flow"]))
+            return MirrorStreamReader(Flow.from_json(self.options["flow"]), self.options.get("claim") or None)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with concise_errors():
@@ -87,12 +90,18 @@ class MirrorDataSource(DataSource):
 class MirrorStreamReader(KavkaStreamReader):
     """Plans ranges instead of reading records, and starts at the flow's committed offsets."""
 
-    def __init__(self, flow: Flow) -> None:
-        super().__init__(read_options(flow))
+    def __init__(self, flow: Flow, claim: str | None = None) -> None:
+        super().__init__(replace(read_options(flow), driver_claim=claim))
         self._flow = flow
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MirrorStreamReader, (self._flow,)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = super().partitions(start, end)
+        with concise_errors():
+            offsets = [part.offsets for part in ranges if isinstance(part, OffsetRange)]
+            return [MirrorRange(item, self._flow.remote_topic(item.topic)) for item in offsets]
 
     def connect(self) -> SourceCluster:
         return MirrorCluster(self._options, self._flow)
@@ -117,8 +126,8 @@ class MirrorStreamReader(KavkaStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with concise_errors():
-            if isinstance(partition, OffsetRange):
-                yield row_of(self._flow, partition.offsets)
+            if isinstance(partition, MirrorRange):
+                yield row_of(partition.offsets, partition.remote)
 
     def stop(self) -> None:
         cluster = self._cluster
@@ -127,10 +136,19 @@ class MirrorStreamReader(KavkaStreamReader):
             cluster.close_target()
 
 
-def row_of(flow: Flow, offsets: Range) -> pa.RecordBatch:
+class MirrorRange(OffsetRange):
+    """A range with the name of its topic in the target. The driver decides on the name, so that
+    executors do not need the module of a custom policy."""
+
+    def __init__(self, offsets: Range, remote: str) -> None:
+        super().__init__(offsets)
+        self.remote = remote
+
+
+def row_of(offsets: Range, remote: str) -> pa.RecordBatch:
     columns: list[tuple[Any, pa.DataType]] = [
         (offsets.topic, pa.string()),
-        (flow.remote_topic(offsets.topic), pa.string()),
+        (remote, pa.string()),
         (offsets.partition, pa.int32()),
         (offsets.start, pa.int64()),
         (offsets.end, pa.int64()),
@@ -154,13 +172,22 @@ class MirrorCluster(SourceCluster):
             self._target.close()
             self._target = None
 
+    @property
+    def target(self) -> Admin:
+        if self._target is None:
+            self._target = Admin(dict(self._flow.target_admin))
+        return self._target
+
+    def check_claim(self, claim: Claim) -> None:
+        """Raise Fenced if another process has claimed the flow. Claims are in the target, where the
+        mirror may write."""
+        self._with_retries("checking for another process", lambda: check(self.target, claim))
+
     def find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
         flow = self._flow
-        if self._target is None:
-            self._target = Admin(dict(flow.target_admin))
         remote = {flow.remote_topic(name): name for name in self.admin.list_topics() if flow.mirrors(name)}
         target_counts = {
-            remote[name]: len(topic.partitions) for name, topic in describe_existing(self._target, list(remote)).items()
+            remote[name]: len(topic.partitions) for name, topic in describe_existing(self.target, list(remote)).items()
         }
         topics = describe_existing(self.admin, list(target_counts))
         self.topic_ids = ids_of(topics.values())

@@ -1,4 +1,15 @@
-"""The status of a mirror as text, as JSON, and for Prometheus."""
+"""The status of a mirror as text, as JSON, and for Prometheus.
+
+The states of a flow:
+
+    UNASSIGNED  another process of the group runs the flow, or none does
+    STARTING    the topics are created, and the query starts
+    RUNNING     the query runs
+    DEGRADED    the query runs, and a job of the housekeeping fails: `error` names it
+    RETRYING    the query failed and is started again
+    FAILED      the flow has ended: a retry would not help
+    STOPPED     the flow was stopped
+"""
 
 from __future__ import annotations
 
@@ -11,7 +22,8 @@ from kavka.common.metrics import CONTENT_TYPE, Registry
 from kavka.common.types import TopicPartition
 from kavka.web.listener import Listener
 
-STARTING, RUNNING, RETRYING, FAILED, STOPPED = "STARTING", "RUNNING", "RETRYING", "FAILED", "STOPPED"
+UNASSIGNED, STARTING, RUNNING, DEGRADED = "UNASSIGNED", "STARTING", "RUNNING", "DEGRADED"
+RETRYING, FAILED, STOPPED = "RETRYING", "FAILED", "STOPPED"
 
 
 @dataclass
@@ -32,6 +44,12 @@ class FlowStatus:
     error: str | None = None
     refused_topics: list[str] = field(default_factory=list)
     """The topics that are not mirrored because their records would loop forever."""
+
+    def begin(self) -> None:
+        """The flow starts. Its batches are numbered from 0 again, and its progress is unknown."""
+        self.state, self.error = STARTING, None
+        self.batch, self.records_per_second = -1, 0.0
+        self.next_offsets, self.lag = {}, {}
 
     @property
     def total_lag(self) -> int:
@@ -80,8 +98,12 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
         lambda: [((f.flow,), f.restarts) for f in flows()],
     )  # fmt: skip
     registry.gauge(
-        "kavka_mirror_up", "1 while the flow runs.", label,
-        lambda: [((f.flow,), float(f.state == RUNNING)) for f in flows()],
+        "kavka_mirror_up", "1 while the flow runs in this process.", label,
+        lambda: [((f.flow,), float(f.state in (RUNNING, DEGRADED))) for f in flows()],
+    )  # fmt: skip
+    registry.gauge(
+        "kavka_mirror_degraded", "1 while a job of the flow's housekeeping fails.", label,
+        lambda: [((f.flow,), float(f.state == DEGRADED)) for f in flows()],
     )  # fmt: skip
     return registry
 

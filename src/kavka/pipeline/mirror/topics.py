@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
@@ -29,10 +29,17 @@ _DEFAULT_FACTOR, _INTERNAL_FACTOR = 2, 3
 class TopicSync:
     """Syncs the topics of a flow. Only one thread may call it."""
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin) -> None:
+    def __init__(
+        self, flow: Flow, source: Admin, target: Admin, report: Callable[[str], object] = logger.error
+    ) -> None:
         self._flow = flow
         self._source = source
         self._target = target
+        self._report = report
+        self._present: set[str] = set()
+        """The mirrored topics that this object has seen in the source. Only these are deleted."""
+        self._missing: set[str] = set()
+        """The topics of `_present` that did not exist at the last refresh."""
         self.refused_topics: set[str] = set()
         """Topics that are not mirrored because their records would loop forever."""
 
@@ -54,8 +61,8 @@ class TopicSync:
         _create(admin, NewTopic(name, 1, factor, configs=_COMPACT))
 
     def refresh(self) -> int:
-        """Create missing topics and add missing partitions. Returns the number of changed
-        topics."""
+        """Create missing topics, add missing partitions, and delete topics that were deleted in the
+        source. Returns the number of changed topics."""
         flow = self._flow
         mirrored = [name for name in self._source.list_topics() if flow.includes_topic(name)]
         refused = {name for name in mirrored if flow.is_returned(name)}
@@ -76,7 +83,28 @@ class TopicSync:
                 existing = target.get(flow.remote_topic(name))
                 if existing is not None and len(existing.partitions) < len(topic.partitions):
                     changed += self._extend(flow.remote_topic(name), len(topic.partitions))
+        if flow.delete_topics:
+            self._delete_absent(source)
         return changed
+
+    def _delete_absent(self, existing: Collection[str]) -> None:
+        """Delete the topics in the target that were deleted in the source. A topic must be unknown
+        in two refreshes: a broker that has just started may not know all topics. Another error, for
+        example a missing right, is no proof that a topic does not exist."""
+        self._present |= set(existing)
+        absent = self._present - set(existing)
+        unknown = {name for name in absent if _is_unknown(self._source, name)}
+        for name in sorted(unknown & self._missing):
+            remote = self._flow.remote_topic(name)
+            try:
+                self._target.delete_topics([remote])
+            except AdminError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._report(f"cannot delete topic {remote}: {error}")
+                    continue
+            logger.warning("%s: deleted topic %s, because %s was deleted", self._flow.name, remote, name)
+            self._present.discard(name)
+        self._missing = unknown & self._present
 
     def _create_missing(self, names: list[str], source: Mapping[str, TopicDescription]) -> int:
         if not names:
@@ -94,14 +122,14 @@ class TopicSync:
             try:
                 created += _create(self._target, topic)
             except KafkaError as error:
-                logger.error("%s: cannot create topic %s: %s", flow.name, topic.name, error)
+                self._report(f"cannot create topic {topic.name}: {error}")
         return created
 
     def _extend(self, topic: str, partitions: int) -> int:
         try:
             self._target.create_partitions({topic: NewPartitions(partitions)})
         except KafkaError as error:
-            logger.error("%s: cannot extend topic %s to %d partitions: %s", self._flow.name, topic, partitions, error)
+            self._report(f"cannot extend topic {topic} to {partitions} partitions: {error}")
             return 0
         logger.info("%s: topic %s now has %d partitions", self._flow.name, topic, partitions)
         return 1
@@ -140,7 +168,7 @@ class TopicSync:
                 self._target.incremental_alter_configs({ConfigResource(ResourceType.TOPIC, remote): changes})
                 changed += 1
             except KafkaError as error:
-                logger.error("%s: cannot sync the settings of %s: %s", flow.name, remote, error)
+                self._report(f"cannot sync the settings of {remote}: {error}")
         return changed
 
     def _source_settings(self, names: list[str]) -> dict[str, dict[str, str]]:
@@ -163,6 +191,14 @@ def _topic_settings(admin: Admin, names: list[str]) -> dict[str, dict[str, str]]
         }
         for resource, entries in described.items()
     }
+
+
+def _is_unknown(admin: Admin, topic: str) -> bool:
+    try:
+        admin.describe_topics([topic])
+    except AdminError as error:
+        return error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return False
 
 
 def _brokers(admin: Admin) -> int:

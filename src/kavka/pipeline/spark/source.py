@@ -450,6 +450,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = {tp: offset for tp, offset in from_checkpoint(processed).items() if tp.topic not in recreated_topics}
         if offsets == self._committed or not offsets:
             return
+        # Another driver may have committed later offsets.
+        self._check_claim(is_new_batch=True)
         try:
             commits = {tp: OffsetAndMetadata(offset, DONE_BY_JOB) for tp, offset in offsets.items()}
             self.cluster.admin.alter_consumer_group_offsets(group, commits, timeout=_COMMIT_TIMEOUT)

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from kavka.pipeline.mirror.flow import Flow
-from kavka.pipeline.mirror.policy import DEFAULT, IDENTITY, NameFilter, Policy
+from kavka.pipeline.mirror.flow import Flow, OtherFlow
+from kavka.pipeline.mirror.policy import (
+    IDENTITY,
+    INTERNAL_SEPARATOR,
+    SEPARATOR,
+    DefaultReplicationPolicy,
+    Filter,
+    NameFilter,
+)
 from kavka.pipeline.spark.errors import OptionError
 
 
@@ -16,17 +23,44 @@ def flow(**settings: Any) -> Flow:
     return Flow("A", "B", servers, servers, servers, servers, **settings)
 
 
+def policy_of(name: str = "DefaultReplicationPolicy", **settings: str) -> DefaultReplicationPolicy:
+    return flow(policy_class=name, settings=settings).policy
+
+
+class Suffixed(DefaultReplicationPolicy):
+    """The policy of a user: `orders` of A becomes `orders.A`."""
+
+    def remote_topic(self, source: str, topic: str) -> str:
+        return f"{topic}{self.separator}{source}"
+
+    def topic_source(self, topic: str) -> str | None:
+        return topic.rpartition(self.separator)[2] if self.separator in topic else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return topic.rpartition(self.separator)[0] or None
+
+
+class Ours(Filter):
+    """The filter of a user: names that start with the setting `team`."""
+
+    def configure(self, settings: Any) -> None:
+        self.team = settings["team"]
+
+    def allows(self, name: str) -> bool:
+        return name.startswith(self.team)
+
+
 def test_the_default_policy_prefixes_names_with_the_cluster() -> None:
-    policy = Policy()
+    policy = policy_of()
     assert policy.remote_topic("A", "orders") == "A.orders"
     assert policy.topic_source("A.orders") == "A"
     assert policy.upstream_topic("A.B.orders") == "B.orders"
     assert policy.topic_source("orders") is None
-    assert Policy(separator="_").remote_topic("A", "orders") == "A_orders"
+    assert policy_of(**{SEPARATOR: "_"}).remote_topic("A", "orders") == "A_orders"
 
 
 def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
-    policy = Policy("org.apache.kafka.connect.mirror.IdentityReplicationPolicy")
+    policy = policy_of("org.apache.kafka.connect.mirror.IdentityReplicationPolicy")
     assert policy.keeps_names
     assert policy.remote_topic("A", "orders") == "orders"
     assert policy.remote_topic("A", "heartbeats") == "A.heartbeats"
@@ -34,7 +68,7 @@ def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
 
 
 def test_a_topic_from_the_target_is_a_cycle() -> None:
-    policy = Policy()
+    policy = policy_of()
     assert policy.is_cycle("B.orders", "B")
     assert policy.is_cycle("C.B.orders", "B")
     assert not policy.is_cycle("C.orders", "B")
@@ -42,10 +76,11 @@ def test_a_topic_from_the_target_is_a_cycle() -> None:
 
 
 def test_internal_topics_have_mirrormakers_names() -> None:
-    assert Policy().offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
-    assert Policy().checkpoints_topic("A") == "A.checkpoints.internal"
-    assert Policy(separator="_").checkpoints_topic("A") == "A_checkpoints_internal"
-    assert Policy(separator="_", internal_separator=False).checkpoints_topic("A") == "A.checkpoints.internal"
+    assert policy_of().offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
+    assert policy_of().checkpoints_topic("A") == "A.checkpoints.internal"
+    assert policy_of(**{SEPARATOR: "_"}).checkpoints_topic("A") == "A_checkpoints_internal"
+    unchanged = policy_of(**{SEPARATOR: "_", INTERNAL_SEPARATOR: "false"})
+    assert unchanged.checkpoints_topic("A") == "A.checkpoints.internal"
 
 
 @pytest.mark.parametrize(
@@ -93,20 +128,54 @@ def test_patterns_match_the_whole_name_and_invalid_ones_are_rejected() -> None:
     assert [n for n in ("orders", "orders2", "payments", "payments-old") if names.allows(n)] == ["orders", "payments"]
     with pytest.raises(OptionError, match="is not a regular expression"):
         NameFilter(("(",))
-    with pytest.raises(OptionError, match=DEFAULT):
-        Policy("MyPolicy")
 
 
 def test_topics_that_other_flows_mirror_back_are_detected() -> None:
-    reverse = ("B", "A", ("b.*",), ())
+    reverse = OtherFlow("B", "A", ("b.*",), ())
     assert flow(policy_class=IDENTITY, others=(reverse,)).is_returned("billing")
     assert not flow(policy_class=IDENTITY, others=(reverse,)).is_returned("orders")
     assert not flow(others=(reverse,)).is_returned("billing")
-    through_c = (("B", "C", (".*",), ()), ("C", "A", (".*",), ("orders",)))
+    through_c = (OtherFlow("B", "C"), OtherFlow("C", "A", (".*",), ("orders",)))
     assert flow(policy_class=IDENTITY, others=through_c).is_returned("billing")
     assert not flow(policy_class=IDENTITY, others=through_c).is_returned("orders")
 
 
 def test_a_flow_round_trips_through_json() -> None:
-    original = flow(topics=("a", "b"), others=(("B", "A", ("x",), ("y",)),), internal_factors={"heartbeats": 2})
+    original = flow(
+        topics=("a", "b"), others=(OtherFlow("B", "A", ("x",), ("y",)),), internal_factors={"heartbeats": 2}
+    )
     assert Flow.from_json(original.to_json()) == original
+
+
+def test_a_custom_policy_names_topics_and_prevents_cycles() -> None:
+    custom = flow(policy_class=f"{__name__}:Suffixed", settings={SEPARATOR: "-"})
+    assert custom.remote_topic("orders") == "orders-A"
+    assert custom.includes_topic("orders") and not custom.includes_topic("orders-B")
+    assert Flow.from_json(custom.to_json()).remote_topic("orders") == "orders-A"
+
+
+def test_custom_filters_replace_the_patterns() -> None:
+    ours, settings = f"{__name__}.Ours", {"team": "blue"}
+    custom = flow(topic_filter_class=ours, group_filter_class=ours, config_filter_class=ours, settings=settings)
+    assert custom.includes_topic("blue-orders") and not custom.includes_topic("orders")
+    assert not custom.includes_topic("blue.checkpoints.internal")
+    assert custom.includes_group("blue-shop") and not custom.includes_group("shop")
+    assert custom.config_filter.allows("blue.ms") and not custom.config_filter.allows("retention.ms")
+    assert not flow(group_filter_class=ours, settings={"team": "kavka"}).includes_group("kavka-mirror-A->B")
+    back = OtherFlow("B", "A", topic_filter_class=ours, settings=settings)
+    assert flow(policy_class=IDENTITY, others=(back,)).is_returned("blue-orders")
+    assert not flow(policy_class=IDENTITY, others=(back,)).is_returned("orders")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"policy_class": "MyPolicy"}, "DefaultReplicationPolicy, IdentityReplicationPolicy"),
+        ({"policy_class": f"{__name__}:Ours", "settings": {"team": "x"}}, "must be a subclass of .*DefaultRep"),
+        ({"policy_class": f"{__name__}:Missing"}, "cannot be loaded"),
+        ({"settings": {SEPARATOR: " "}}, "replication.policy.separator is empty"),
+    ],
+)
+def test_classes_that_cannot_be_used_are_rejected(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        assert flow(**fields).policy

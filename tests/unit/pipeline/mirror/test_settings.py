@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +35,7 @@ def test_a_disabled_pair_only_writes_heartbeats() -> None:
 
 def test_the_defaults_equal_those_of_mirrormaker() -> None:
     flow = flows()["A->B"]
-    assert (flow.topics, flow.groups, flow.separator) == ((".*",), (".*",), ".")
+    assert (flow.topics, flow.groups, flow.policy.separator) == ((".*",), (".*",), ".")
     assert (flow.refresh_topics, flow.checkpoints_interval, flow.heartbeats_interval) == (600, 60, 1)
     assert (flow.sync_configs, flow.emit_checkpoints, flow.sync_groups, flow.exactly_once) == (True, True, False, False)
     assert flow.reset == "earliest"
@@ -108,9 +111,7 @@ def test_invalid_settings_are_rejected(base: str, more: str, message: str) -> No
 @pytest.mark.parametrize(
     "setting",
     [
-        "topic.filter.class = com.acme.DefaultTopicFilter",
-        "group.filter.class = com.acme.OnlyOurGroups",
-        "config.property.filter.class = com.acme.Nothing",
+        "errors.tolerance = all",
         "forwarding.admin.class = com.acme.FederatedAdmin",
         "use.defaults.from = source",
         "value.converter = org.apache.kafka.connect.json.JsonConverter",
@@ -168,7 +169,8 @@ def test_opposite_flows_with_unchanged_names_need_different_topics() -> None:
         "A->B.topics = a.*\nB->A.topics = b.*"
     )
     assert not by_name["A->B"].is_returned("apples")
-    assert by_name["A->B"].others == (("B", "A", ("b.*",), by_name["B->A"].topics_exclude),)
+    (other,) = by_name["A->B"].others
+    assert other[:4] == ("B", "A", ("b.*",), by_name["B->A"].topics_exclude)
 
 
 def test_exactly_once_may_be_a_setting_of_the_target() -> None:
@@ -205,3 +207,57 @@ def test_mirrormaker_1_only_copies_topics() -> None:
     ):
         with pytest.raises(OptionError, match=message):
             simple_flow(consumer, producer, ".*")
+
+
+PLUGIN = """
+from kavka.pipeline.mirror.policy import Filter
+
+class Blue(Filter):
+    def configure(self, settings):
+        self.prefix = settings["blue.prefix"]
+        assert not [name for name in settings if "password" in name]
+
+    def allows(self, name):
+        return name.startswith(self.prefix)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with a filter in a folder. Returns the name of the module."""
+    (tmp_path / "mirror_plugin_of_test.py").write_text(PLUGIN)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    return "mirror_plugin_of_test"
+
+
+def test_custom_classes_come_from_declared_modules(plugin: str, tmp_path: Path) -> None:
+    setting = f"A->B.topic.filter.class = {plugin}:Blue\nA->B.blue.prefix = b\nA.sasl.password = x\n"
+    with pytest.raises(OptionError, match=f"plugin.modules={plugin}"):
+        flows(setting)
+    flow = flows(f"{setting}plugin.path = {tmp_path}")["A->B"]
+    assert flow.includes_topic("blue") and not flow.includes_topic("red")
+    assert os.environ["PYTHONPATH"] == str(tmp_path)
+    with pytest.raises(OptionError, match=r"group\.filter\.class"):
+        flows(f"group.filter.class = {plugin}:Green\nplugin.path = {tmp_path}")
+
+
+def test_the_documented_classes_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = (Path(__file__).parents[4] / "docs" / "mirror.md").read_text()
+    blocks = re.findall(r"^```(?:python|properties)\n(.*?)^```", document, re.M | re.S)
+    (module,) = (block for block in blocks if "class TeamTopics" in block)
+    (settings,) = (block for block in blocks if "mirror_rules:TeamTopics" in block)
+    (tmp_path / "mirror_rules.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flow = flows(f"{settings}replication.policy.class = mirror_rules:Suffix")["A->B"]
+    assert flow.includes_topic("shop-orders") and not flow.includes_topic("orders")
+    assert not flow.includes_topic("shop-orders.B")
+    assert flow.remote_topic("shop-orders") == "shop-orders.A"
+
+
+def test_processes_with_a_group_id_share_the_flows() -> None:
+    flow = flows("group.id = mirrors\nsession.timeout.ms = 6000")["A->B"]
+    assert (flow.sharing_group, flow.session_timeout, flow.heartbeat_interval) == ("mirrors", 6.0, 1.0)
+    assert not flows()["A->B"].sharing_group
+    with pytest.raises(OptionError, match=r"less than session\.timeout\.ms"):
+        flows("group.id = mirrors\nheartbeat.interval.ms = 10000")

@@ -65,7 +65,7 @@ class Target:
 def transferred(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **settings: Any) -> Transfer:
     transfer = Transfer(flow(**settings))
     monkeypatch.setattr(sink, "read_pieces", lambda *_: [[item] for item in batches])
-    rows = row_of(transfer.flow, Range("orders", 2, batches[0].first, batches[-1].end))
+    rows = row_of(Range("orders", 2, batches[0].first, batches[-1].end), transfer.flow.remote_topic("orders"))
     for future in transfer.send(target, rows, LAYOUT):  # type: ignore[arg-type]
         future.get(0)
     return transfer
