@@ -1,11 +1,15 @@
 """The mirror between two Kavka brokers, compared with the Spark source alone.
 
     python -m bench --only mirror [--records 2000000] [--pairs 5]
+    python -m bench.mirror takeover
 
 Each pair is a separate Spark process. After a warm-up with a smaller topic, the source reads the
 topic twice and discards the records; the higher rate counts. Then the mirror copies the topic, also
 after a warm-up. The mirror's time is the sum of its batch durations. Finally a producer sends for a
 while and stops; the lag is the time until its last record is mirrored.
+
+The takeover: two processes share an exactly-once flow, and the process that runs it is killed.
+The time is from the kill until a read_committed consumer receives a record that was sent after it.
 """
 
 from __future__ import annotations
@@ -13,13 +17,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.measure import Options, Row
 from bench.python_clients import ClientRow
@@ -29,6 +36,8 @@ CORES = 2
 WARM_UP_RECORDS = 20_000
 TRICKLE_DURATION_S = 5.0
 MAX_LAG_S = 5.0
+SESSION_TIMEOUT_S = 6.0
+MAX_START_S = 5.0
 
 
 class MirrorRow(ClientRow):
@@ -56,7 +65,96 @@ def run(options: Options) -> list[Row]:
         rows.append(MirrorRow(what, "records/s", pairs, "≥ 0.5 ×", 0.5))
     what = f"mirror: last record acknowledged in the source to last record mirrored, compared with {MAX_LAG_S:g} s"
     rows.append(LagRow(what, "s", lags, "≤ 1.0 ×", at_most=1.0))
+    limit = SESSION_TIMEOUT_S + MAX_START_S
+    takeovers = [(takeover(), limit) for _ in range(options.pairs)]
+    what = f"mirror: kill -9 of a flow's process to records mirrored by another, compared with {limit:g} s"
+    rows.append(LagRow(what, "s", takeovers, "≤ 1.0 ×", at_most=1.0))
     return rows
+
+
+TAKEOVER_FILE = """
+clusters = A, B
+A.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+A->B.enabled = true
+topics = numbers
+group.id = mirrors
+session.timeout.ms = {session_timeout_ms}
+exactly.once.source.support = enabled
+state.dir = {folder}/state
+"""
+
+
+def takeover() -> float:
+    """Return the seconds from the kill of the process that runs a flow until its records are
+    mirrored again."""
+    from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
+    from kavka.testing import Broker
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kavka-bench-")))
+        source, target = (stack.enter_context(Broker()).bootstrap_servers for _ in range(2))
+        with Admin(bootstrap_servers=source) as admin:
+            admin.create_topics([NewTopic("numbers", 1)])
+        (folder / "mm2.properties").write_text(
+            TAKEOVER_FILE.format(
+                source=source, target=target, folder=folder, session_timeout_ms=int(SESSION_TIMEOUT_S * 1000)
+            )
+        )
+        mirrors = [stack.enter_context(_Mirror(folder, port)) for port in (_free_port(), _free_port())]
+        producer = stack.enter_context(Producer(bootstrap_servers=source, linger_ms=0))
+        consumer = stack.enter_context(
+            Consumer(bootstrap_servers=target, isolation_level="read_committed", auto_offset_reset="earliest")
+        )
+        producer.send("numbers", b"-1").get(60)
+        _wait_until(lambda: sorted(mirror.state() for mirror in mirrors) == ["RUNNING", "UNASSIGNED"])
+        consumer.assign([TopicPartition("A.numbers", 0)])
+        _wait_until(lambda: bool(consumer.poll(0.2)))
+        time.sleep(5.0)
+        owner = next(mirror for mirror in mirrors if mirror.state() == "RUNNING")
+        owner.process.kill()
+        started = time.monotonic()
+        producer.send("numbers", b"0").get(60)
+        _wait_until(lambda: bool(consumer.poll(0.05)))
+        return time.monotonic() - started
+
+
+class _Mirror:
+    """A process that shares the flow. Closing kills it with its Spark."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/status"
+        argv = [sys.executable, "-m", "kavka.cli.main", "connect-mirror-maker", str(folder / "mm2.properties")]
+        argv += ["--master", f"local[{CORES}]", "--status", f"127.0.0.1:{port}"]
+        environment = {
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": "--driver-memory 512m --conf spark.driver.host=127.0.0.1 pyspark-shell",
+        }
+        self.process = subprocess.Popen(
+            argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def state(self) -> str:
+        try:
+            with urllib.request.urlopen(self._url, timeout=5) as response:
+                return next(str(flow["state"]) for flow in json.load(response) if flow["flow"] == "A->B")
+        except OSError:
+            return "no response"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The process has its own session, whose group its Spark belongs to.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def _run_process(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
@@ -179,7 +277,9 @@ def _wait_until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
         time.sleep(0.05)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["takeover"]:
+    print(f"takeover after kill -9: {takeover():.1f} s (session timeout {SESSION_TIMEOUT_S:g} s)")
+elif __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="kavka-bench-") as folder, contextlib.chdir(folder):
         os.environ.setdefault("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
         arguments = sys.argv[1:]

@@ -286,11 +286,21 @@ class Mirror:
         for flow in self.flows:
             by_group.setdefault((flow.flow.sharing_group, flow.flow.target), []).append(flow)
         self._unshared = [flow for (group, _), members in by_group.items() for flow in members if not group]
-        self._groups = {key: FlowGroup(members) for key, members in by_group.items() if key[0]}
+        self._groups = {key: FlowGroup(members, self._stand_by) for key, members in by_group.items() if key[0]}
+        self._spark = spark
+        self._warm_up: threading.Thread | None = None
 
     def _holds(self, flow: Flow) -> bool:
         group = self._groups.get((flow.sharing_group, flow.target))
         return group is None or group.holds(flow.name)
+
+    def _stand_by(self) -> None:
+        """Prepare Spark for flows that this process takes over."""
+        from kavka.pipeline.mirror.warm_up import warm_up
+
+        if self._spark is not None and self._warm_up is None:
+            self._warm_up = threading.Thread(target=warm_up, args=(self._spark,), name="mirror-warm-up", daemon=True)
+            self._warm_up.start()
 
     def start(self) -> None:
         for flow in self._unshared:

@@ -6,10 +6,10 @@ assignor of its leader (`FlowAssignor`) assigns flows instead of partitions, and
 in place if the result is balanced. A flow that moves between live processes is assigned to none
 until its process has stopped it and has joined again.
 
-A process holds a flow while the group assigns it and the last heartbeat is younger than the session
-timeout. A flow that is not held stops by itself (`RunningFlow`). A process that does not notice the
-end of its session, because it stood still, is fenced by the claim of the next one
-(`spark/fencing.py`).
+A process holds a flow while the group assigns it and the last heartbeat is younger than two thirds
+of the session timeout. A flow that is not held stops by itself (`RunningFlow`), in the rest of the
+session. A process that does not notice the end of its session, because it stood still, is fenced by
+the claim of the next one (`spark/fencing.py`).
 """
 
 from __future__ import annotations
@@ -87,11 +87,14 @@ def _names(data: bytes | None) -> list[str]:
 
 class FlowGroup:
     """The membership of this process in the group of one target. Owns the assignment. Its thread
-    polls the group and starts the flows that the process holds."""
+    polls the group and starts the flows that the process holds. It calls `stand_by` when the
+    process is assigned none."""
 
-    def __init__(self, flows: Sequence[RunningFlow]) -> None:
+    def __init__(self, flows: Sequence[RunningFlow], stand_by: Callable[[], object] = lambda: None) -> None:
         self._flows = flows
+        self._stand_by = stand_by
         self._flow = flows[0].flow
+        self._hold_time = self._flow.session_timeout * 2 / 3
         self._lock = threading.Lock()
         """Protects the fields up to `_expires`: a rebalance reads and writes them in other
         threads."""
@@ -137,7 +140,9 @@ class FlowGroup:
         with self._lock:
             self._moving = (self._assigned | self._moving) - names
             self._assigned = names
-            self._expires = self._joined + self._flow.session_timeout
+            self._expires = self._joined + self._hold_time
+        if not names:
+            self._stand_by()
 
     def _renew(self, consumer: Consumer[Any, Any]) -> None:
         """Extend the session to the last heartbeat, or end it if the group removed this process.
@@ -148,8 +153,7 @@ class FlowGroup:
             if not is_member:
                 self._assigned = self._moving = frozenset()
             elif since_heartbeat >= 0:
-                last = time.monotonic() - since_heartbeat
-                self._expires = max(self._expires, last + self._flow.session_timeout)
+                self._expires = max(self._expires, time.monotonic() - since_heartbeat + self._hold_time)
 
     def _run(self) -> None:
         assignor = FlowAssignor([flow.flow.name for flow in self._flows], self._running, self._set_assignment)
