@@ -162,6 +162,7 @@ def test_a_flow_is_taken_over_when_its_process_is_killed(
     os.kill(owner.process.pid, signal.SIGKILL)
     seconds = takeover_time(setup, numbers)
     owner.close()
+    print(f"taken over after {seconds:.1f} s")
     assert seconds < SESSION_TIMEOUT_S + MAX_START_S
     assert owner_of(processes) is processes[0]
     check_all_exactly_once(setup, numbers)

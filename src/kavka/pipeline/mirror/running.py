@@ -58,6 +58,8 @@ _SPARK_SETTINGS = {
     # A row is a range of record batches, whose size may exceed a megabyte.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
+    # Its processes do not import the clients again.
+    "spark.python.daemon.module": "kavka.pipeline.mirror.daemon",
 }
 # Part of the sink's message for a record that the target rejects. Retrying does not help.
 _REJECTED = "was not written"
