@@ -141,7 +141,8 @@ class RunningFlow:
                 while not self._is_over():
                     self._update_state(RUNNING)
                     self._stop.wait(_POLL_INTERVAL)
-            status.state = STOPPED
+            if status.state != FAILED:
+                status.state = STOPPED
         except PipelineError as error:
             status.state, status.error = FAILED, str(error)
             logger.error("The flow %s failed: %s", self.flow.name, error)
