@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -44,7 +45,7 @@ from kavka.pipeline.mirror.status import (
 from kavka.pipeline.spark import activate, fencing
 from kavka.pipeline.spark.errors import PipelineError, cause_in
 from kavka.pipeline.spark.offsets import from_checkpoint
-from kavka.pipeline.spark.session import build_session
+from kavka.pipeline.spark.session import build_session, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +59,6 @@ _SPARK_SETTINGS = {
     # A row is a range of record batches, whose size may exceed a megabyte.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
-    # Its processes do not import the clients again.
-    "spark.python.daemon.module": "kavka.pipeline.mirror.daemon",
 }
 # Part of the sink's message for a record that the target rejects. Retrying does not help.
 _REJECTED = "was not written"
@@ -69,7 +68,12 @@ _MAX_PAUSE = 30.0
 
 
 def session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
-    return build_session("kavka-mirror", {**_SPARK_SETTINGS, **(config or {})}, master, log_level="OFF")
+    settings = {**_SPARK_SETTINGS, **(config or {})}
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted and is_local(master or os.environ.get("SPARK_MASTER") or "local"):
+        # Executors of other machines may receive Kavka only after their daemon has started.
+        settings.setdefault("spark.python.daemon.module", "kavka.pipeline.mirror.daemon")
+    return build_session("kavka-mirror", settings, master, log_level="OFF")
 
 
 class RunningFlow:
