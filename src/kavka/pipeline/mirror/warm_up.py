@@ -57,7 +57,7 @@ class _Reader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         return {"row": 0}
 
-    def latestOffset(self) -> dict[str, Any]:
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         return {"row": 1}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
