@@ -145,8 +145,8 @@ class RunningFlow:
                 while not self._is_over():
                     self._update_state(RUNNING)
                     self._stop.wait(_POLL_INTERVAL)
-            if status.state != FAILED:
-                status.state = STOPPED
+            # A flow that is not held any more may be assigned again.
+            status.state = STOPPED if self._stop.is_set() else UNASSIGNED
         except PipelineError as error:
             status.state, status.error = FAILED, str(error)
             logger.error("The flow %s failed: %s", self.flow.name, error)

@@ -16,7 +16,7 @@ from kavka.pipeline.mirror import housekeeping
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.housekeeping import Housekeeping, Job
 from kavka.pipeline.mirror.running import RunningFlow
-from kavka.pipeline.mirror.status import DEGRADED, FAILED, RUNNING
+from kavka.pipeline.mirror.status import DEGRADED, FAILED, RUNNING, UNASSIGNED
 from kavka.pipeline.mirror.topics import TopicSync
 from tests.support.processes import wait_until
 
@@ -209,3 +209,17 @@ def test_topics_are_not_deleted_by_default() -> None:
     for _ in range(3):
         sync.refresh()
     assert target.topics == {"A.orders"}
+
+
+def test_a_flow_that_is_not_held_any_more_has_not_ended(heartbeats: Any) -> None:
+    is_held = [True]
+    flow = RunningFlow(heartbeats.flow.flow, None, lambda: is_held[0])
+    flow.start()
+    wait_for_state(flow, RUNNING)
+    is_held[0] = False
+    wait_until(lambda: not flow.is_active, timeout=TIMEOUT_S, what="the end of its threads")
+    assert flow.status.state == UNASSIGNED
+    assert not flow.has_ended
+    flow.stop()
+    flow.join(TIMEOUT_S)
+    assert flow.has_ended
