@@ -378,8 +378,6 @@ class LogAppender:
         segment = self._segments.active
         entries = self._index_entries
         try:
-            if entries:
-                segment.reserve_index_entries(len(entries))
             segment.file.append(self._buffers, self._size)
             if self._aborted:
                 segment.txn_index.append(*self._aborted)

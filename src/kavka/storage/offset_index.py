@@ -39,7 +39,7 @@ class OffsetIndex(IndexFile):
     def entry(self, n: int) -> tuple[int, int]:
         if not 0 <= n < self.entries:
             raise IndexError(f"{self.path} has no entry {n}: it has {self.entries} entries")
-        relative, position = _ENTRY.unpack_from(self._mapped(), n * 8)
+        relative, position = _ENTRY.unpack_from(*self._at(n))
         return self.base_offset + relative, position
 
     def append(self, offset: int, position: int) -> None:
@@ -50,11 +50,7 @@ class OffsetIndex(IndexFile):
             raise ValueError(f"cannot append to {self.path}: it is full")
         if entries and offset <= self.last_entry[0]:
             raise ValueError(f"{self.path}: offset {offset} is not after the last offset {self.last_entry[0]}")
-        if not self._writable or (entries + 1) * 8 > self._allocated:
-            self._allocate(1)
-        assert self._map is not None
-        _ENTRY.pack_into(self._map, entries * 8, offset - self.base_offset, position)
-        self.entries = entries + 1
+        self._append(_ENTRY.pack(offset - self.base_offset, position))
         self._last = offset, position
 
     def lookup(self, offset: int) -> tuple[int, int]:
@@ -63,7 +59,7 @@ class OffsetIndex(IndexFile):
         count = self._count(_RELATIVE, offset - self.base_offset)
         if not count:
             return self.base_offset, 0
-        relative, position = _ENTRY.unpack_from(self._mapped(), count * 8 - 8)
+        relative, position = _ENTRY.unpack_from(*self._at(count - 1))
         return self.base_offset + relative, position
 
     def truncate_to(self, offset: int) -> None:

@@ -314,12 +314,6 @@ class LogSegment:
             self.bytes_since_index = 0
         self.bytes_since_index += header[1] + LOG_OVERHEAD
 
-    def reserve_index_entries(self, count: int) -> None:
-        """Allocate disk space, so that `add_index_entries` cannot fail. Raises OSError on a full
-        disk."""
-        self.offset_index.reserve(count)
-        self.time_index.reserve(count)
-
     def add_index_entries(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
         """Add entries of (last offset, position, largest timestamp so far, last offset of the batch
         with that timestamp)."""

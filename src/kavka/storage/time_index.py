@@ -42,7 +42,7 @@ class TimeIndex(IndexFile):
     def entry(self, n: int) -> tuple[int, int]:
         if not 0 <= n < self.entries:
             raise IndexError(f"{self.path} has no entry {n}: it has {self.entries} entries")
-        timestamp, relative = _ENTRY.unpack_from(self._mapped(), n * 12)
+        timestamp, relative = _ENTRY.unpack_from(*self._at(n))
         return timestamp, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
@@ -59,11 +59,7 @@ class TimeIndex(IndexFile):
             raise ValueError(f"cannot append to {self.path}: it is full")
         if entries and offset < last_offset:
             raise ValueError(f"{self.path}: offset {offset} is before the last offset {last_offset}")
-        if not self._writable or (entries + 1) * 12 > self._allocated:
-            self._allocate(1)
-        assert self._map is not None
-        _ENTRY.pack_into(self._map, entries * 12, timestamp, offset - self.base_offset)
-        self.entries = entries + 1
+        self._append(_ENTRY.pack(timestamp, offset - self.base_offset))
         self._last = timestamp, offset
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
@@ -72,7 +68,7 @@ class TimeIndex(IndexFile):
         count = self._count(_TIMESTAMP, timestamp)
         if not count:
             return -1, self.base_offset
-        entry_timestamp, relative = _ENTRY.unpack_from(self._mapped(), count * 12 - 12)
+        entry_timestamp, relative = _ENTRY.unpack_from(*self._at(count - 1))
         return entry_timestamp, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kavka.storage.index_file import CorruptIndexError
+from kavka.storage.index_file import BUFFER_BYTES, CorruptIndexError
 from kavka.storage.offset_index import OffsetIndex
 from kavka.storage.time_index import TimeIndex
 from kavka.storage.transaction_index import AbortedTxn, TransactionIndex
@@ -45,18 +45,6 @@ def test_a_time_entry_is_a_timestamp_of_eight_and_a_relative_offset_of_four_byte
     times.trim()
     expected = struct.pack(">qIqI", 1_700_000_000_000, 5, 1_700_000_000_500, 16)
     assert Path(times.path).read_bytes() == expected
-
-
-def test_a_writable_index_has_the_configured_length_rounded_down_to_whole_entries(tmp_path: Path) -> None:
-    offset_index = OffsetIndex(str(tmp_path / "a.index"), 0, 1023)
-    offset_index.append(1, 1)
-    assert os.path.getsize(offset_index.path) == 1016
-    time_index = TimeIndex(str(tmp_path / "a.timeindex"), 0, 1023)
-    time_index.maybe_append(1, 1)
-    assert os.path.getsize(time_index.path) == 1020
-    offset_index.trim()
-    time_index.trim()
-    assert (os.path.getsize(offset_index.path), os.path.getsize(time_index.path)) == (8, 12)
 
 
 def test_a_trimmed_index_has_all_its_entries_when_it_is_opened(offsets: OffsetIndex) -> None:
@@ -139,31 +127,76 @@ def test_a_timestamp_that_is_not_later_adds_no_entry(times: TimeIndex) -> None:
         times.maybe_append(99, 51)
 
 
-def test_a_full_disk_is_detected_before_a_store_to_the_map(
-    offsets: OffsetIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(fd: int, offset: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-    with pytest.raises(OSError, match="No space"):
-        offsets.reserve(1)
-    assert offsets.entries == 0
-    monkeypatch.undo()
-    offsets.reserve(1)
-    offsets.append(46, 0)
-    assert offsets.lookup(46) == (46, 0)
-
-
-def test_pages_are_allocated_as_entries_need_them(tmp_path: Path) -> None:
+def test_entries_are_written_when_they_fill_a_buffer(tmp_path: Path) -> None:
     index = OffsetIndex(str(tmp_path / "i"), 0, 10 * 1024 * 1024)
-    index.append(1, 1)
-    assert os.stat(index.path).st_blocks * 512 <= 8192
-    for n in range(2, 2000):
+    index.create()
+    count = BUFFER_BYTES // 8
+    for n in range(1, count):
         index.append(n, n)
-    assert os.path.getsize(index.path) == 10 * 1024 * 1024
-    assert 16000 <= os.stat(index.path).st_blocks * 512 <= 64 * 1024
-    assert index.lookup(1500) == (1500, 1500)
+    assert os.path.getsize(index.path) == 0
+    index.append(count, count)
+    assert os.path.getsize(index.path) == BUFFER_BYTES
+    index.append(count + 1, count + 1)
+    for n in (1, count - 1, count, count + 1):
+        assert index.lookup(n) == index.entry(n - 1) == (n, n)
+    index.trim()
+    assert os.path.getsize(index.path) == BUFFER_BYTES + 8
+
+
+def test_on_a_full_disk_entries_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = OffsetIndex(str(tmp_path / "i"), 0, 10 * 1024 * 1024)
+    index.create()
+    real = os.pwrite
+
+    def no_room(fd: int, data: memoryview, position: int) -> int:
+        if position:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, bytes(data)[:20], position)
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+    for n in range(1, 1000):
+        index.append(n, n)
+    assert index.lookup(999) == (999, 999)
+    with pytest.raises(OSError, match="No space"):
+        index.trim()
+    monkeypatch.undo()
+    assert index.lookup(500) == (500, 500)
+    index.append(1000, 1000)
+    index.trim()
+    assert Path(index.path).read_bytes() == b"".join(struct.pack(">II", n, n) for n in range(1, 1001))
+
+
+@given(st.lists(st.one_of(st.integers(1, 300), st.integers(-300, -1), st.just(0)), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_an_index_equals_a_list_after_appends_truncations_and_trims(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int]
+) -> None:
+    """Positive steps append entries, negative steps remove the last ones, 0 trims the file."""
+    path = str(tmp_path_factory.mktemp("index") / "i")
+    index = OffsetIndex(path, 0, 1 << 20)
+    index.create()
+    expected: list[tuple[int, int]] = []
+    number = 0
+    for step in steps:
+        for _ in range(step):
+            number += 1
+            index.append(number, number * 3)
+            expected.append((number, number * 3))
+        if step < 0:
+            del expected[step:]
+            index.restore(len(expected))
+        elif step == 0:
+            index.trim()
+            assert os.path.getsize(path) == 8 * len(expected)
+        assert [index.entry(n) for n in range(index.entries)] == expected
+        assert index.last_entry == (expected[-1] if expected else (0, 0))
+        for offset, position in expected[:: max(1, len(expected) // 5)]:
+            assert index.lookup(offset) == (offset, position)
+    index.trim()
+    reopened = OffsetIndex(path, 0, 1 << 20, os.path.getsize(path))
+    assert [reopened.entry(n) for n in range(reopened.entries)] == expected
+    index.close()
+    reopened.close()
 
 
 @pytest.mark.parametrize("size", [7, 12])
