@@ -23,6 +23,11 @@ SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
+# File systems combine the fsyncs of many files if they run concurrently: 16 threads create folders
+# 20 times as fast as one.
+CONCURRENT_FSYNCS = 16
+
+
 def file_name(offset: int, suffix: str) -> str:
     """Return the offset, zero-padded to 20 digits so that names sort by offset, and the suffix."""
     return f"{offset:020d}{suffix}"

@@ -293,7 +293,7 @@ class LogManager:
                 log.set_topic_id(topic_id)
             return log
         self._health.check_available(partition, is_new)
-        log_dir = self._placement.choose(partition, self._partition_counts())
+        log_dir = self._placement.choose(partition, self._partition_counts)
         if not log_dir.online:
             raise storage_error(f"The log of {partition} may be in a log directory that is offline.")
         log = self._create(partition, log_dir, str(partition), config or self.config_for(partition.topic), topic_id)

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kavka.common.types import TopicPartition
 from kavka.storage.checkpoint import CheckpointError, OffsetCheckpoint
+from kavka.storage.files import CONCURRENT_FSYNCS
 from kavka.storage.jobs import Job
 from kavka.storage.log_config import MAX_LONG
 
@@ -159,11 +161,16 @@ class LeaderEpochJob(Job):
         return bool(self._work)
 
     def run(self) -> None:
-        for log, snapshot in self._work:
-            try:
-                log.epochs.write(snapshot)
-            except Exception as error:
-                self._errors.append((log, error))
+        with ThreadPoolExecutor(min(len(self._work), CONCURRENT_FSYNCS), "epochs") as pool:
+            for _ in pool.map(self._write, self._work):
+                pass
+
+    def _write(self, work: tuple[Log, EpochsSnapshot]) -> None:
+        log, snapshot = work
+        try:
+            log.epochs.write(snapshot)
+        except Exception as error:
+            self._errors.append((log, error))
 
     def finish(self, error: BaseException | None) -> bool:
         errors, self._errors = self._errors, []

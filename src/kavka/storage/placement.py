@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from kavka.common.types import TopicPartition
-from kavka.storage.files import fsync_dir, storage_error
+from kavka.storage.files import CONCURRENT_FSYNCS, fsync_dir, storage_error
 from kavka.storage.log_dir import LogDir
 from kavka.storage.partition_metadata import FILE_NAME, write_topic_id
 
@@ -40,10 +41,11 @@ class LogPlacement:
         counts[log_dir] += 1
         return log_dir
 
-    def choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
-        """Return the directory of a log that is created now: the reserved directory or a new
-        choice. Removes the reservation. Raises KAFKA_STORAGE_ERROR if no directory is online."""
-        return self._reserved.pop(partition, None) or self._choose(partition, counts)
+    def choose(self, partition: TopicPartition, count: Callable[[], dict[LogDir, int]]) -> LogDir:
+        """Return the directory of a log that is created now: the reserved directory, or a new
+        choice by the result of `count`. Removes the reservation. Raises KAFKA_STORAGE_ERROR if no
+        directory is online."""
+        return self._reserved.pop(partition, None) or self._choose(partition, count())
 
     def _choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
         requested = self._requested.get(partition)
@@ -76,11 +78,17 @@ def create_folders(folders: Sequence[tuple[str, UUID]]) -> None:
     """Create the folders of new partitions with their `partition.metadata`. Blocks until the
     folders are on disk. An earlier crash may leave folders without `partition.metadata`; they are
     loaded as empty logs. Raises OSError."""
-    for path, topic_id in folders:
-        # A missing log directory is not created: it has failed and must not reappear empty.
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-        if not os.path.exists(os.path.join(path, FILE_NAME)):
-            write_topic_id(path, topic_id)
+    with ThreadPoolExecutor(min(len(folders), CONCURRENT_FSYNCS), "create") as pool:
+        for _ in pool.map(_create_folder, folders):
+            pass
     for parent in dict.fromkeys(os.path.dirname(path) for path, _ in folders):
         fsync_dir(parent)
+
+
+def _create_folder(folder: tuple[str, UUID]) -> None:
+    path, topic_id = folder
+    # A missing log directory is not created: it has failed and must not reappear empty.
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    if not os.path.exists(os.path.join(path, FILE_NAME)):
+        write_topic_id(path, topic_id)
