@@ -24,7 +24,7 @@ from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
 from kavka.broker.controller_requests import ControllerRequests
 from kavka.broker.failure_detection import ControllerFailures
-from kavka.broker.garbage import collect_garbage
+from kavka.broker.garbage import collect_garbage, pause_collections
 from kavka.broker.gauges import add_controller_gauges, add_gauges
 from kavka.broker.listener_settings import warn_if_open
 from kavka.broker.membership import Membership
@@ -569,6 +569,7 @@ async def serve(settings: Settings, ready: Ready | None = None, new_users: Seque
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    pause_collections()
     broker = Broker(settings, new_users=new_users)
     stop_task = asyncio.ensure_future(stop.wait())
     failure_task = asyncio.ensure_future(broker.all_dirs_failed.wait())

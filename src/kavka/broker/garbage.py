@@ -21,13 +21,19 @@ MAX_COLLECTION_S = 0.025
 YOUNG_COLLECTIONS = 1000
 
 
+def pause_collections() -> None:
+    """Collect nothing until `collect_garbage` is called. A start creates objects that live as long
+    as the broker; collections would visit all of them again and again."""
+    gc.disable()
+
+
 async def collect_garbage() -> None:
     """Take over full collections from Python until cancelled. Objects that exist now are never
     collected."""
     young, middle, full = gc.get_threshold()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(young, middle, YOUNG_COLLECTIONS)
+    gc.enable()
     interval_s = INTERVAL_S
     try:
         while True:

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from kavka.storage.checkpoint import VERSION, decode_epochs
-from kavka.storage.files import atomic_write
+from kavka.storage.files import atomic_write, read_file
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
@@ -63,8 +63,7 @@ class LeaderEpochs:
         """Read the epochs from the file. A missing file has no epochs. Raises CheckpointError for
         an empty or malformed file, and OSError."""
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = read_file(path)
         except FileNotFoundError:
             return cls(path)
         epochs = cls(path)

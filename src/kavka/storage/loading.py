@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,57 +144,69 @@ def open_logs(
     Returns a LoadedFolder for each log, with the log or the error.
 
     After a clean shutdown one thread per directory opens the logs, because opening a log then needs
-    little I/O. A directory that fails while its logs are opened goes offline.
+    little I/O. A directory that fails while its logs are opened goes offline. If `progress` raises,
+    no other log is opened.
     """
-
-    def open_folder(folder: LoadedFolder, contents: DirContents) -> LoadedFolder:
-        if not folder.log_dir.online:
-            return folder
-        partition = folder.partition
-        in_progress.append(folder.path.name)
-        try:
-            folder.log = Log.open(
-                folder.path,
-                partition,
-                config_for(partition.topic),
-                clock,
-                recovery_point=contents.recovery_points.get(partition, 0),
-                start_offset=contents.start_offsets.get(partition, 0),
-                clean_shutdown=contents.is_clean,
-                producer_id_expiration_ms=producer_id_expiration_ms,
-            )
-        except (OSError, KafkaError) as error:
-            folder.error = error
-            if is_dir_failure(error):
-                folder.log_dir.fail(error)
-        finally:
-            in_progress.remove(folder.path.name)
-        return folder
-
+    opened: list[LoadedFolder] = []
     in_progress: list[str] = []
-    folders: list[tuple[LoadedFolder, DirContents]] = []
-    for contents in dirs:
-        log_dir = contents.log_dir
-        folders += [(LoadedFolder(log_dir, tp, path, ""), contents) for tp, path in contents.logs.items()]
-        folders += [(LoadedFolder(log_dir, tp, *future), contents) for tp, future in contents.futures.items()]
-    pools = {
-        contents.log_dir.path: ThreadPoolExecutor(1 if contents.is_clean else max(1, threads_per_dir), "recover")
-        for contents in dirs
-    }
+    is_cancelled = False
+
+    def open_folders(contents: DirContents, folders: Iterator[LoadedFolder]) -> None:
+        # The threads of a directory share the iterator.
+        for folder in folders:
+            if is_cancelled:
+                return
+            if folder.log_dir.online:
+                in_progress.append(folder.path.name)
+                _open_folder(folder, contents, config_for(folder.partition.topic), clock, producer_id_expiration_ms)
+                in_progress.remove(folder.path.name)
+            opened.append(folder)
+
+    count = 0
+    pools: list[ThreadPoolExecutor] = []
+    pending: set[Future[None]] = set()
     try:
-        pending: set[Future[LoadedFolder]] = {
-            pools[contents.log_dir.path].submit(open_folder, folder, contents) for folder, contents in folders
-        }
-        loaded_folders: list[LoadedFolder] = []
+        for contents in dirs:
+            log_dir = contents.log_dir
+            folders = [LoadedFolder(log_dir, tp, path, "") for tp, path in contents.logs.items()]
+            folders += [LoadedFolder(log_dir, tp, *future) for tp, future in contents.futures.items()]
+            count += len(folders)
+            threads = 1 if contents.is_clean else max(1, threads_per_dir)
+            pools.append(ThreadPoolExecutor(threads, "recover"))
+            remaining = iter(folders)
+            pending |= {pools[-1].submit(open_folders, contents, remaining) for _ in range(threads)}
         while pending:
             completed, pending = wait(pending, timeout=1.0)
-            loaded_folders += [future.result() for future in completed]
+            for future in completed:
+                future.result()
             if pending and progress is not None:
-                progress(len(loaded_folders), len(folders), list(in_progress))
+                progress(len(opened), count, list(in_progress))
     finally:
-        for pool in pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
-    return loaded_folders
+        is_cancelled = True
+        for pool in pools:
+            pool.shutdown(wait=True)
+    return opened
+
+
+def _open_folder(
+    folder: LoadedFolder, contents: DirContents, config: LogConfig, clock: Clock, producer_id_expiration_ms: int
+) -> None:
+    """Set the log of the folder, or its error."""
+    try:
+        folder.log = Log.open(
+            folder.path,
+            folder.partition,
+            config,
+            clock,
+            recovery_point=contents.recovery_points.get(folder.partition, 0),
+            start_offset=contents.start_offsets.get(folder.partition, 0),
+            clean_shutdown=contents.is_clean,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+    except (OSError, KafkaError) as error:
+        folder.error = error
+        if is_dir_failure(error):
+            folder.log_dir.fail(error)
 
 
 def close_logs(logs: Sequence[Log], threads: int) -> bool:

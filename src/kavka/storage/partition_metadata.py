@@ -12,7 +12,7 @@ import os
 from uuid import UUID
 
 from kavka.common.types import uuid_from_text, uuid_text
-from kavka.storage.files import atomic_write, storage_error
+from kavka.storage.files import atomic_write, read_file, storage_error
 
 FILE_NAME = "partition.metadata"
 
@@ -20,10 +20,9 @@ FILE_NAME = "partition.metadata"
 def read_topic_id(dir: str) -> UUID | None:
     """Return the topic id of a folder, or None if the file is missing. Raises KAFKA_STORAGE_ERROR
     if the file is malformed."""
-    path = os.path.join(dir, FILE_NAME)
+    path = f"{dir}/{FILE_NAME}"
     try:
-        with open(path, encoding="ascii") as file:
-            fields = dict(line.split(": ", 1) for line in file.read().splitlines())
+        fields = dict(line.split(": ", 1) for line in read_file(path).decode("ascii").splitlines())
         if int(fields["version"]) != 0:
             raise ValueError(f"unsupported version {fields['version']}")
         return uuid_from_text(fields["topic_id"])

@@ -19,7 +19,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from kavka.storage.files import SNAPSHOT_SUFFIX, file_name, remove_if_exists, write_all
+from kavka.storage.files import SNAPSHOT_SUFFIX, file_name, read_file, remove_if_exists, write_all
 from kavka.storage.producer_state import BatchMeta, ProducerEntry
 
 _HEAD = Struct(">hI")
@@ -113,8 +113,7 @@ class SnapshotFiles:
 
     def read(self, offset: int) -> list[ProducerEntry]:
         """Return the entries of a snapshot. Raises OSError, and CorruptSnapshotError."""
-        with open(self.path(offset), "rb") as file:
-            return decode_snapshot(file.read())
+        return decode_snapshot(read_file(self.path(offset)))
 
     def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
         """Return the offset and the entries of the last valid snapshot, or None. Removes invalid
