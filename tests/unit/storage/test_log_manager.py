@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import uuid
 from dataclasses import replace
 
@@ -134,6 +135,49 @@ def test_folders_created_in_advance_are_spread_and_used_by_their_logs(managers):
     assert sorted(log_dir.path.name for log_dir in log_dirs.values()) in (["one", "one", "two"], ["one", "two", "two"])
     assert all(manager.get(partition).topic_id == topic_id for partition in (A, B, C))
     assert sum(1 for log_dir in ("one", "two") for _ in (managers.root / log_dir).glob("?-0")) == 3
+
+
+def test_created_folders_are_on_disk_with_their_topic_id(managers, monkeypatch):
+    """After a crash of the machine a folder may be missing, but no topic id is incomplete."""
+    manager = managers.start()
+    partitions = [TopicPartition("t", n) for n in range(40)]
+    create_folders = manager.place_new([(partition, uuid.uuid4(), True) for partition in partitions])
+    assert create_folders is not None
+    events: list[str] = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(fd: int) -> None:
+        events.append(f"fsync {os.readlink(f'/proc/self/fd/{fd}')}")
+        real_fsync(fd)
+
+    def replace(source: str, target: str) -> None:
+        events.append(f"rename {target}")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    create_folders()
+    root = manager.dirs[0].path
+    for partition in partitions:
+        folder = f"{root}/{partition}"
+        metadata = f"{folder}/partition.metadata"
+        steps = [f"fsync {metadata}.tmp", f"rename {metadata}", f"fsync {folder}", f"fsync {root}"]
+        order = [events.index(step) for step in steps]
+        assert order == sorted(order)
+
+
+def test_the_partitions_of_the_directories_are_not_counted_for_each_created_log(managers, monkeypatch):
+    manager = managers.start("one", "two")
+    partitions = [TopicPartition("t", n) for n in range(20)]
+    counts = []
+    real = manager._placement.counts
+    monkeypatch.setattr(manager._placement, "counts", lambda *args: (counts.append(1), real(*args))[1])
+    create_folders = manager.place_new([(partition, uuid.uuid4(), True) for partition in partitions])
+    assert create_folders is not None
+    create_folders()
+    for partition in partitions:
+        manager.get_or_create(partition)
+    assert len(counts) == 1
 
 
 def test_a_reserved_folder_in_a_failed_directory_is_not_created_elsewhere(managers):
@@ -347,6 +391,32 @@ def test_progress_is_reported_while_logs_are_opened(managers, monkeypatch):
     restarted = managers.start(load=False)
     restarted.load(progress)
     assert reports[0] == (3, 4, ["t-3"]) and len(restarted) == 4
+
+
+def test_a_cancelled_start_opens_no_other_logs(managers, monkeypatch):
+    manager = managers.start()
+    for n in range(20):
+        manager.get_or_create(TopicPartition("t", n))
+    manager.shutdown()
+    opened = []
+    cancelled = threading.Event()
+    real = Log.open
+
+    def slow(path, *args, **options):
+        opened.append(path.name)
+        cancelled.wait(10)
+        time.sleep(0.01)
+        return real(path, *args, **options)
+
+    def cancel(done, total, names):
+        cancelled.set()
+        raise LogDirError("cancelled")
+
+    monkeypatch.setattr(Log, "open", slow)
+    restarted = managers.start(load=False)
+    with pytest.raises(LogDirError, match="cancelled"):
+        restarted.load(cancel)
+    assert len(opened) < 20
 
 
 def test_a_log_that_cannot_be_opened_does_not_affect_others(managers, monkeypatch):
