@@ -28,7 +28,7 @@ from kavka.security.rates import Window
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BUFFER_BYTES = 256 * 1024
+RECEIVE_BUFFER_BYTES = 512 * 1024
 # The number of sweeps for idle connections per connections.max.idle.ms.
 IDLE_SWEEPS_PER_TIMEOUT = 10
 METER_EXPIRY_INTERVAL_S = 10.0
