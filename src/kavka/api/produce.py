@@ -177,7 +177,7 @@ def _record_append(
         metrics = partition.metrics
         metrics.messages_in.value += info.count
         metrics.bytes_in.value += info.size
-    replicas.staged_appends.add(partition, result, _set_write_error)
+    replicas.staged_appends.add(partition, result, set_write_error)
     if acks == -1 or partition.waits_for_flush:
         unacknowledged.append((partition, info.last_offset + 1, result))
 
@@ -284,7 +284,7 @@ def _set_code(result: PartitionProduceResponse, code: ErrorCode) -> None:
     result.base_offset = result.log_append_time_ms = result.log_start_offset = -1
 
 
-def _set_write_error(result: PartitionProduceResponse, error: KafkaError) -> None:
+def set_write_error(result: PartitionProduceResponse, error: KafkaError) -> None:
     _set_code(result, error.code)
     result.error_message = error.message
 

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from kavka.api import api_versions, registry
 from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
+from kavka.api.produce_lane import HEAD_BYTES, LaneResponse, ProduceLane, new_lane
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
 from kavka.network.authentication import Authenticator
@@ -85,6 +86,9 @@ MAX_LINGER_S = 30.0
 MAX_CACHED_HEADER_BYTES = 256
 # A partition of a Produce has at least six bytes, so a Produce of this size has few elements.
 MAX_UNCOUNTED_PRODUCE_BYTES = 4 * MAX_ELEMENTS_ON_LOOP
+# A connection has lanes for this many partitions, with prefixes of a few lengths.
+MAX_LANES = 256
+MAX_LANE_LENGTHS = 4
 # Groups store the client ids of their members, so longer client ids are truncated.
 MAX_CLIENT_ID_LENGTH = 1024
 
@@ -131,7 +135,7 @@ class Connection:
     _frame: bytearray | None = field(init=False, default=None)
     _frame_size: int = field(init=False, default=0)
     _filled_bytes: int = field(init=False, default=0)
-    _response_queue: deque[Exchange] = field(init=False, default_factory=deque)
+    _response_queue: deque[Exchange | LaneResponse] = field(init=False, default_factory=deque)
     _tasks: set[asyncio.Future[Any]] = field(init=False, default_factory=set)
     _is_muted: bool = field(init=False, default=False)
     # Reserved by a complete large request, until its handler is done.
@@ -140,6 +144,9 @@ class Connection:
     _is_paused: bool = field(init=False, default=False)
     _is_ending: bool = field(init=False, default=False)
     _linger_timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    # The lanes of this connection by the prefixes of their requests, and the ends of the prefixes.
+    _lanes: dict[bytes, ProduceLane] = field(init=False, default_factory=dict)
+    _lane_ends: tuple[int, ...] = field(init=False, default=())
     _quota: ConnectionQuota = field(init=False, default_factory=ConnectionQuota)
     _throttle_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _throttled_until: float = field(init=False, default=0.0)
@@ -173,6 +180,7 @@ class Connection:
 
     def _use_principal(self) -> None:
         self._principal = str(self.principal)
+        self._lanes.clear()
         authorizer = self._server.services.authorizer
         self._authorizer = None if authorizer is None else authorizer.client(self._principal, self.address)
 
@@ -301,6 +309,17 @@ class Connection:
         if len(data) < 8:
             raise ProtocolError("the request is shorter than its header")
         key, api_version, correlation_id = _HEAD.unpack_from(data, 0)
+        if key == _PRODUCE:
+            for end in self._lane_ends:
+                lane = self._lanes.get(bytes(data[HEAD_BYTES:end]))
+                if lane is None:
+                    continue
+                if lane.version == api_version and (response := lane.append(data, correlation_id, started_at)):
+                    self._response_queue.append(response)
+                    if self._server.quotas is not None:
+                        self._charge(lane, response, len(data))
+                    return
+                break
         api = self._server.apis.get(key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             if key == _API_VERSIONS and api is not None:
@@ -361,6 +380,8 @@ class Connection:
             self._add_exchange(Exchange(api, api_version, correlation_id, started_at), None, result)
             return
         charge = None if quota is None else charge_for(quota, api, request, api_version, len(data))
+        if key == _PRODUCE and len(self._lanes) < MAX_LANES:
+            self._add_lane(context, request, data)
         try:
             result = api.handle(context, request)
         except ConnectionMustClose:
@@ -375,6 +396,27 @@ class Connection:
                 self._throttle(api, charge, None)
         else:
             self._add_exchange(Exchange(api, api_version, correlation_id, started_at, charge), request, result)
+
+    def _charge(self, lane: ProduceLane, response: LaneResponse, size: int) -> None:
+        """Charge the quota of the client for a request that a lane has handled."""
+        quotas = self._server.quotas
+        assert quotas is not None
+        quota = self._quota.resolve(quotas, self._principal, lane.client_id, self._server.services.now_ms)
+        charge = None if quota is None else charge_for(quota, lane.api, None, lane.version, size)
+        if charge is not None:
+            charge.seconds = perf_counter() - response.started_at
+            self._throttle(lane.api, charge, response)
+
+    def _add_lane(self, context: RequestContext, request: Any, data: memoryview) -> None:
+        lane = new_lane(context, self._server.apis[_PRODUCE], request, data)
+        if lane is None:
+            return
+        end = HEAD_BYTES + len(lane.prefix)
+        if end not in self._lane_ends:
+            if len(self._lane_ends) == MAX_LANE_LENGTHS:
+                return
+            self._lane_ends += (end,)
+        self._lanes[lane.prefix] = lane
 
     def handle_with(self, data: memoryview, handle: Callable[[int, Any], Any]) -> None:
         """Handle a request of the authentication by `handle(version, request)`, which has the
@@ -544,7 +586,11 @@ class Connection:
         elif self._is_congested():
             self._stop_reading()
 
-    def _encode(self, exchange: Exchange, out: list[Any]) -> None:
+    def _encode(self, exchange: Exchange | LaneResponse, out: list[Any]) -> None:
+        if type(exchange) is LaneResponse:
+            out.append(exchange.encode_frame())
+            return
+        assert type(exchange) is Exchange
         api = exchange.api
         body: list[Any] = []
         try:

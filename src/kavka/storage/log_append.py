@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
@@ -51,8 +52,7 @@ class UnexpectedOffset(KafkaError):
         self.last_offset = last_offset
 
 
-@dataclass(slots=True, eq=False)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """The result of an append. `append_time` is -1 under CreateTime. For a duplicate, the offsets
     and timestamps are those of the original batch."""
 
@@ -63,7 +63,7 @@ class AppendInfo:
     log_start_offset: int
     leader_epoch: int
     size: int
-    count: int
+    count: int  # type: ignore[assignment]
     duplicate: bool = False
 
 
@@ -183,7 +183,9 @@ class LogAppender:
             )
         self._record(segment, position, buffer, size, base, last, max_timestamp, leader_epoch)
         time = -1 if append_time is None else append_time
-        return AppendInfo(base, last, max_timestamp, time, self._offsets.start_offset, leader_epoch, size, count)
+        start_offset = self._offsets.start_offset
+        info = (base, last, max_timestamp, time, start_offset, leader_epoch, size, count, False)
+        return tuple.__new__(AppendInfo, info)
 
     def _check_producer(self, batch: ValidatedBatch, origin: AppendOrigin) -> tuple[BatchMeta | None, EndMarker | None]:
         """Check a batch against the state of its producer. Returns the original batch if the batch
