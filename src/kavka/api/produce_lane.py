@@ -169,6 +169,11 @@ class ProduceLane:
         response.encode(pieces, self.version)
         return b"".join(pieces)
 
+    @property
+    def is_obsolete(self) -> bool:
+        """Whether the partition was removed from this broker or created again."""
+        return self._partitions.get(self._key) is not self._partition
+
     def append(self, data: memoryview, correlation_id: int, started_at: float) -> LaneResponse | None:
         """Stage the batch of a request that begins with `prefix`. Returns None if the handler must
         serve the request; then nothing is staged."""

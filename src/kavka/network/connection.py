@@ -319,6 +319,8 @@ class Connection:
                     if self._server.quotas is not None:
                         self._charge(lane, response, len(data))
                     return
+                if lane.is_obsolete:
+                    del self._lanes[lane.prefix]
                 break
         api = self._server.apis.get(key)
         if api is None or not api.min_version <= api_version <= api.max_version:

@@ -82,6 +82,23 @@ def test_another_principal_gets_new_lanes(tmp_path):
     with_connection(tmp_path, body)
 
 
+def test_a_recreated_topic_gets_a_new_lane(tmp_path):
+    async def body(records: RecordsWorld, world: World, peer: Peer) -> None:
+        orders = await records.create("orders")
+        request = framed(request_bytes(orders, bytes(batch()), version=VERSION))
+        await peer.send(request, request)
+        assert [await base_offset(peer, 7), await base_offset(peer, 7)] == [0, 1]
+        [lane] = peer.connection._lanes.values()
+        await records.delete("orders")
+        assert (await records.create("orders")).log.end_offset == 0
+        await peer.send(request, request)
+        assert [await base_offset(peer, 7), await base_offset(peer, 7)] == [0, 1]
+        [new_lane] = peer.connection._lanes.values()
+        assert new_lane is not lane
+
+    with_connection(tmp_path, body)
+
+
 def test_a_connection_has_a_bounded_number_of_lanes(tmp_path, monkeypatch):
     monkeypatch.setattr("kavka.network.connection.MAX_LANES", 3)
     monkeypatch.setattr("kavka.network.connection.MAX_LANE_LENGTHS", 2)
