@@ -119,9 +119,10 @@ class LogLoader:
             self.segments.create(start)
             end = start
         # This order leaves no epoch in a log without batches, whatever a crash left in the file.
+        # LeaderEpochJob or the next flush writes the file, because two fsyncs for each of thousands
+        # of logs would delay the start. After another crash the same changes are made again.
         self.epochs.truncate_from_start(start)
         self.epochs.truncate_from_end(end)
-        self.epochs.save()
         self.snapshots.remove_strays(segment.base_offset for segment in self.segments)
         if clean_shutdown:
             self._load_producers(start, end)

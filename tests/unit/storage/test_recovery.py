@@ -419,6 +419,7 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(open_log: Opener, dama
     assert log.epochs.entries == [(1, 0), (5, 4)]
     # A follower whose log diverges within epoch 1 gets its end offset.
     assert log.end_offset_for_epoch(1) == (1, 4)
+    log.epochs.save()  # by LeaderEpochJob, or before the next flush
     assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 4\n"
 
 
@@ -506,3 +507,22 @@ def test_a_file_whose_name_is_no_offset_is_ignored(
     assert offsets(log) == list(range(10))
     assert other_file.read_bytes() == b"other data"
     assert other_file.name in caplog.text
+
+
+def test_recovery_writes_no_epoch_file_and_repeats_its_changes_after_another_crash(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    append(log, 4, epoch=1)
+    append(log, 3, epoch=5)
+    log.abandon()
+
+    def fail(fd: int) -> None:
+        raise AssertionError("the start of a broker waits for an fsync of each log")
+
+    monkeypatch.setattr("os.fsync", fail)
+    for _ in range(2):
+        log = open_log(clean=False)
+        assert log.epochs.entries == [(1, 0), (5, 4)]
+        assert log.epochs.dirty
+        log.abandon()
