@@ -3,6 +3,7 @@ started."""
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name.partition(".")[0].endswith("_beside_the_job")]:
         del sys.modules[name]
-    for variable in ("SPARK_MASTER", "PYSPARK_PYTHON", "PATH", "KAVKA_SPARK_LOG_LEVEL", "SPARK_LOCAL_IP"):
+    # The command changes these variables; they are restored after the test.
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    for variable in ("SPARK_MASTER", "PYSPARK_PYTHON", "KAVKA_SPARK_LOG_LEVEL", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(variable, "unchanged")
     (tmp_path / "steps_beside_the_job.py").write_text("def upper(line):\n    return line.upper()\n")
     (tmp_path / "parts_beside_the_job").mkdir()
