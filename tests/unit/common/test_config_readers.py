@@ -27,6 +27,8 @@ from kavka.pipeline.connect import settings as connect_settings
 from kavka.pipeline.connect.options import NO_EFFECT, Option
 from kavka.pipeline.mirror import settings as mirror_settings
 from kavka.pipeline.mirror.flow import Flow
+from kavka.pipeline.spark import options as spark_options
+from kavka.pipeline.streams import settings as streams_settings
 
 SOURCE = Path(kavka.__file__).parent
 BROKER_LAYERS = ("api", "broker", "controller", "coordinator", "network", "replication", "security", "storage")
@@ -144,6 +146,30 @@ def test_mirror_settings_are_read() -> None:
     fields_set = {field for field, _ in mirror_settings._SETTINGS.values()}
     assert fields_set <= {field.name for field in fields(Flow)}
     assert fields_set <= attributes
+
+
+@pytest.mark.parametrize(
+    ("parsed", "folder"),
+    [
+        (spark_options.SourceOptions, "pipeline/spark"),
+        (spark_options.SinkOptions, "pipeline/spark"),
+        (streams_settings.Settings, "pipeline/streams"),
+    ],
+)
+def test_parsed_settings_of_spark_and_streams_are_read(parsed: type, folder: str) -> None:
+    assert {field.name for field in fields(parsed)} <= readers_in(folder).attributes
+
+
+def test_options_of_spark_are_read_by_name() -> None:
+    tree = ast.parse((SOURCE / "pipeline/spark/options.py").read_text())
+    tables = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node).find("_NAMES") > 0]
+    tree.body = [node for node in tree.body if node not in tables]
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = (*spark_options.SOURCE_NAMES, *spark_options.SINK_NAMES)
+    # The ends of f"{side}Subject" and similar names are constants.
+    ends = tuple(text for text in texts if text.isalpha() and text[0].isupper() and len(text) >= 6)
+    assert len(tables) >= 2
+    assert [name for name in names if name not in texts and not name.endswith(ends)] == []
 
 
 def test_a_setting_without_reader_and_mark_is_detected() -> None:

@@ -44,6 +44,16 @@ def test_case_is_ignored_and_kafka_options_are_client_settings() -> None:
     assert options.isolation_level == "read_committed"
 
 
+def test_options_of_the_source_without_effect_are_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    source(**{"groupIdPrefix": "p", "kafka.group.id": "g", "kafka.linger.ms": "1", "kafka.fetch.min.byte": "1"})
+    names = [message.split()[0] for message in caplog.messages]
+    assert names[:2] == ["groupIdPrefix", "kafka.group.id"]
+    assert sorted(names[2:]) == ["kafka.fetch.min.byte", "kafka.linger.ms"]
+    caplog.clear()
+    source(**{"kafka.fetch.min.bytes": "1", "kafka.security.protocol": "SSL", "kafka.retries": "2"})
+    assert caplog.messages == []
+
+
 def test_offsets_and_timestamps_are_parsed_from_json() -> None:
     assert source(startingOffsets='{"a":{"0":23,"1":-2}}').starting == ByOffset({A0: 23, A1: EARLIEST})
     assert source(startingOffsetsByTimestamp='{"a":{"0":1000}}').starting == ByTime({A0: 1000})

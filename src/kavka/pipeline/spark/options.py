@@ -1,5 +1,5 @@
 """The options of the source and the sink: those of Spark's Kafka source, and a few additions. No
-I/O.
+I/O except warnings in the log.
 
 Spark passes options as text with lower-case names. Options of `format("kafka")` have the same
 meaning here. An unknown option is an error, so that a misspelt option is not silently ignored. The
@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kavka.client.admin_config import ADMIN_CONFIGS
+from kavka.client.config import supported_settings
+from kavka.client.consumer_config import CONSUMER_CONFIGS
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import OptionError
+
+logger = logging.getLogger(__name__)
 
 EARLIEST = -2
 LATEST = -1
@@ -45,6 +51,8 @@ REGISTRY_URL = "schema.registry.url"
 _ALL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
 _IGNORED = {name.lower() for name in SPARKS_OWN}
 
+# Options of Spark's Kafka source that name its consumer group.
+_WITHOUT_EFFECT = ("groupIdPrefix", "kafka.group.id")
 _REFUSED_BY_SOURCE = {
     "auto.offset.reset": "startingOffsets determines where reading starts",
     "key.deserializer": "keys are bytes, or text with textColumns=key",
@@ -157,7 +165,8 @@ class SinkOptions:
 
 
 def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options of the source. Raises OptionError if an option is invalid."""
+    """Parse the options of the source. Raises OptionError if an option is invalid, and warns of
+    options without effect."""
     options = _Options(originals)
     kind, topics, partitions, pattern = _subscription(options)
     starting = _position(options, "starting", LATEST if streaming else EARLIEST)
@@ -170,6 +179,8 @@ def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOp
         _check_batch(starting, ending, options)
     for position, prefix in ((starting, "startingOffsets"), (ending, "endingOffsets")):
         _check_partitions(position, prefix, kind, topics, partitions)
+    client = options.client(_REFUSED_BY_SOURCE)
+    _warn_of_options_without_effect(options, client)
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     min_offsets, max_offsets = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
     if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
@@ -199,8 +210,17 @@ def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOp
         formats=_formats(options, topics),
         registry=options.registry(),
         driver_claim=options.get("driverClaim"),
-        client=options.client(_REFUSED_BY_SOURCE),
+        client=client,
     )
+
+
+def _warn_of_options_without_effect(options: _Options, client: Mapping[str, str]) -> None:
+    for name in _WITHOUT_EFFECT:
+        if name in options:
+            logger.warning("%s has no effect: the source needs no consumer group", name)
+    supported = supported_settings(client, CONSUMER_CONFIGS).keys() | supported_settings(client, ADMIN_CONFIGS).keys()
+    for name in client.keys() - supported:
+        logger.warning("kafka.%s has no effect: it is not a setting of a consumer", name)
 
 
 def column_formats(originals: Mapping[str, str]) -> tuple[dict[str, ColumnFormat], dict[str, str]]:

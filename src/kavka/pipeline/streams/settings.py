@@ -42,7 +42,7 @@ OWN = frozenset(
     {
         "application.id", "bootstrap.servers", "default.key.serde", "default.value.serde", "auto.offset.reset",
         "cache.max.bytes.buffering", "statestore.cache.max.bytes", "processing.guarantee", "state.dir",
-        "num.stream.threads", "commit.interval.ms", "default.deserialization.exception.handler",
+        "commit.interval.ms", "default.deserialization.exception.handler",
         "deserialization.exception.handler", "default.production.exception.handler", "production.exception.handler",
         "processing.exception.handler", "default.timestamp.extractor", "replication.factor", "max.records.per.batch",
         "max.bytes.per.batch",
@@ -58,7 +58,7 @@ WITHOUT_EFFECT = frozenset(
         "dsl.store.suppliers.class", "enable.metrics.push", "ensure.explicit.internal.resource.naming",
         "group.protocol", "log.summary.interval.ms", "max.task.idle.ms", "max.warmup.replicas", "metric.reporters",
         "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "num.standby.replicas",
-        "poll.ms", "probing.rebalance.interval.ms", "processing.exception.handler.global.enabled",
+        "num.stream.threads", "poll.ms", "probing.rebalance.interval.ms", "processing.exception.handler.global.enabled",
         "processor.wrapper.class", "rack.aware.assignment.non_overlap_cost", "rack.aware.assignment.strategy",
         "rack.aware.assignment.tags", "rack.aware.assignment.traffic_cost", "retries", "rocksdb.config.setter",
         "state.cleanup.delay.ms", "state.cleanup.dir.max.age.ms", "task.assignor.class", "task.timeout.ms",
@@ -102,7 +102,6 @@ class Settings:
     cache_bytes: int = 10 * 1024 * 1024
     exactly_once: bool = False
     state_dir: str = "/tmp/kafka-streams"
-    threads: int = 1
     commit_interval: int = 30_000
     purge_interval: int = 30_000
     replication_factor: int = -1
@@ -269,7 +268,6 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
         cache_bytes=_number(config, cache, 10 * 1024 * 1024, 0),
         exactly_once=guarantee == EXACTLY_ONCE_V2,
         state_dir=str(config.get("state.dir", "/tmp/kafka-streams")),
-        threads=_number(config, "num.stream.threads", 1, 1),
         commit_interval=_number(config, "commit.interval.ms", 100, 0),
         purge_interval=_number(config, "repartition.purge.interval.ms", 30_000, 0),
         metadata_age=_number(config, "metadata.max.age.ms", 300_000, 1),

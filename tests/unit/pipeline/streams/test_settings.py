@@ -54,9 +54,11 @@ def test_unknown_settings_are_legal_under_the_prefixes_of_clients_only(caplog: p
 
 def test_settings_of_kafka_without_meaning_here_are_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        settings(num_standby_replicas="1", client_tag_zone="a", restore_consumer_fetch_min_bytes="1")
+        settings(
+            num_standby_replicas="1", num_stream_threads="4", client_tag_zone="a", restore_consumer_fetch_min_bytes="1"
+        )
         settings(producer_enable_idempotence="true", consumer_group_id="g")
-    assert len(caplog.messages) == 5
+    assert len(caplog.messages) == 6
     assert all("has no effect here" in line for line in caplog.messages)
 
 
