@@ -40,7 +40,7 @@ COMMAND = Command(
         Option("max-bytes", "Maximum bytes to read of each segment.", "bytes", int, MAX_INT),
         Option("index-sanity-check", "Only check the index as a broker does at startup."),
         Option("verify-index-only", "Check an index against its segment without printing it."),
-        Option("max-message-size", "Maximum size of a batch.", "bytes", int, 5 * 1024 * 1024),
+        Option("max-message-size", "Has no effect: batches of any size are read.", "bytes", int, 5 * 1024 * 1024),
         Option(
             "key-decoder-class",
             "Decoder of keys: StringDecoder, IntegerDecoder, LongDecoder or DefaultDecoder.",
