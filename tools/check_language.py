@@ -6,6 +6,8 @@ Identifiers: no code binds a name in `BANNED_NAMES`.
 Prose: comments, docstrings, log lines, error messages, help texts, the templates of the console and
 the Markdown pages in `PAGES` contain no pattern in `VOCABULARY`. Text in backticks is code and is
 not checked.
+Pages in `WRAPPED_PAGES`: prose is at most `MAX_COLUMNS` wide (ruff checks docstrings and comments).
+The changelog: each section occurs once per version, and each change once.
 
 `tools/language_allowed.txt` lists the exceptions, one per line: `path: text of the finding`.
 """
@@ -51,6 +53,8 @@ PAGES = (
         )
     ),
 )
+WRAPPED_PAGES = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/gaps.md", "docs/decisions/")
+MAX_COLUMNS = 100
 # Generated code, and this list itself.
 EXCLUDED = (
     "src/kavka/protocol/messages/",
@@ -106,7 +110,12 @@ Finding = tuple[Path, int, str]
 def findings(paths: list[Path]) -> Iterator[Finding]:
     for path in paths:
         if path.suffix == ".md":
-            yield from _vocabulary_findings(path, _markdown_sentences(path.read_text()))
+            text = path.read_text()
+            yield from _vocabulary_findings(path, _markdown_sentences(text))
+            if str(path.relative_to(ROOT)).startswith(WRAPPED_PAGES):
+                yield from _wide_lines(path, text)
+            if path.name == "CHANGELOG.md":
+                yield from _repeated_lines(path, text)
         elif path.suffix == ".html":
             yield from _vocabulary_findings(path, _template_texts(path.read_text()))
         else:
@@ -214,6 +223,26 @@ def _markdown_sentences(text: str) -> Iterator[tuple[int, str]]:
         else:
             first = first if paragraph else number
             paragraph = f"{paragraph} {line.strip().lstrip('#-* ')}".strip()
+
+
+def _wide_lines(path: Path, text: str) -> Iterator[Finding]:
+    """Tables and code cannot be wrapped."""
+    is_code = False
+    for number, line in enumerate(text.split("\n"), 1):
+        is_code ^= line.lstrip().startswith("```")
+        if len(line) > MAX_COLUMNS and not is_code and not line.lstrip().startswith("|"):
+            yield path, number, f"{len(line)} columns (at most {MAX_COLUMNS})"
+
+
+def _repeated_lines(path: Path, text: str) -> Iterator[Finding]:
+    lines: set[str] = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("## "):
+            lines.clear()
+        elif line.startswith(("### ", "- ")):
+            if line in lines:
+                yield path, number, f"repeated: '{line}'"
+            lines.add(line)
 
 
 def _template_texts(text: str) -> Iterator[tuple[int, str]]:

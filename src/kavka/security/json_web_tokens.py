@@ -98,15 +98,6 @@ def unsecured_token(claims: Mapping[str, Any]) -> str:
     return f"{encode({'alg': 'none'})}.{encode(claims)}."
 
 
-def claims_without_verification(text: str) -> Mapping[str, Any]:
-    """Return the claims of a token for a client, which reads the expiry of its token. Raises
-    TokenError."""
-    parts = text.split(".")
-    if len(parts) != 3:
-        raise TokenError("the token is not a JSON Web Token")
-    return _json_part(parts[1])
-
-
 def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float, *, requires_issued_at: bool) -> Token:
     """Return the token of verified claims. Raises TokenError."""
     expires_at = _time(claims, "exp")

@@ -142,3 +142,17 @@ def test_excluded_paths_are_skipped(root, monkeypatch):
     package.mkdir(parents=True)
     (package / "fetch.py").write_text("found = 1\n")
     assert run(monkeypatch, "src") == 0
+
+
+def test_prose_of_wrapped_pages_is_at_most_100_columns_wide(root: Path) -> None:
+    wide = "word " * 20 + "word"
+    text = f"{wide}\n\n| {wide} |\n```\n{wide}\n```\n{wide[:100]}\n"
+    assert findings(root, "README.md", text) == ["1: 104 columns (at most 100)"]
+    assert findings(root, "other.md", text) == []
+
+
+def test_sections_and_changes_are_once_in_a_version_of_the_changelog(root: Path) -> None:
+    version = "## 1\n### Added\n- A.\n### Fixed\n- B.\n"
+    assert findings(root, "CHANGELOG.md", version + version) == []
+    repeated = version + "### Added\n- B.\n- C.\n"
+    assert findings(root, "CHANGELOG.md", repeated) == ["6: repeated: '### Added'", "7: repeated: '- B.'"]

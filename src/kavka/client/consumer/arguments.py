@@ -43,6 +43,8 @@ class RebalanceListener:
 
 
 class _Functions:
+    """A rebalance listener with the given functions; a function that is None is absent."""
+
     def __init__(self, assigned: OnPartitions | None, revoked: OnPartitions | None, lost: OnPartitions | None) -> None:
         if assigned is not None:
             self.on_partitions_assigned = assigned

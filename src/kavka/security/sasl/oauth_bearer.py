@@ -37,6 +37,9 @@ Validate = Callable[[str], Token]
 
 
 class OAuthBearerServer:
+    """The authentication of one connection, on the side of the broker. After a rejected token the
+    client sends one more message, and `respond` raises the reason."""
+
     mechanism = OAUTHBEARER
 
     def __init__(self, validate: Validate) -> None:
@@ -76,6 +79,9 @@ def _parse_initial(message: bytes) -> tuple[str, str, dict[str, str]]:
 
 
 class OAuthBearerClient:
+    """The authentication of one connection, on the side of the client. `extensions` are sent to the
+    broker as they are."""
+
     mechanism = OAUTHBEARER
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:

@@ -34,6 +34,8 @@ class PlainPasswords:
 
 
 class PlainServer:
+    """The authentication of one connection, on the side of the broker."""
+
     mechanism = PLAIN
 
     def __init__(self, verify: Verify) -> None:
@@ -62,6 +64,8 @@ class PlainServer:
 
 
 class PlainClient:
+    """The authentication of one connection, on the side of the client."""
+
     mechanism = PLAIN
 
     def __init__(self, user: str, password: str) -> None:
