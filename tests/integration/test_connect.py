@@ -141,6 +141,7 @@ def test_the_documented_curl_commands_work(workers: list[ConnectWorker]) -> None
 def test_an_invalid_record_goes_to_the_dead_letter_topic_or_fails_the_task(
     workers: list[ConnectWorker], folder: Path, target: Target, admin: Admin, topic: str
 ) -> None:
+    """One test of many steps, because a connector takes seconds to start."""
     admin.create_topics([NewTopic(topic, 1)])
     values = [b'{"id": 1}', b"nonsense", b'{"id": "x"}', b'{"id": 2}']
     produce(target, topic, values)

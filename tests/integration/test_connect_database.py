@@ -270,6 +270,7 @@ def test_requests_to_an_unreachable_database_are_retried_as_configured(
 def test_only_the_sink_of_a_stopped_database_fails_and_it_resumes_after_a_restart(
     sql: Any, target: Target, topic: str, tmp_path: Path
 ) -> None:
+    """One test of many steps, because a start of a worker and of a database takes seconds."""
     make_topic(target.bootstrap_servers, topic)
     output = tmp_path / "out"
     string_converter = "org.apache.kafka.connect.storage.StringConverter"

@@ -62,6 +62,7 @@ def create_hanging_transaction(kafka: ApacheKafka, topic: str, producer_id: int)
 
 
 def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheKafka) -> None:
+    """One test of many steps, because each action needs the topic of the actions before."""
     servers = kafka.bootstrap_servers
     for name in ("overview", "brokers", "topics", "messages", "groups", "transactions", "pipelines", "alerts"):
         page.goto(f"/c/default/{name}")

@@ -116,6 +116,7 @@ def wait_for_rate(page: Page) -> list[float | None]:
 
 
 def test_a_topic_is_created_configured_emptied_and_deleted(page, cluster, admin, console):
+    """One test of many steps, because they follow the life of one topic."""
     page.goto("/c/default/topics")
     create = open_details(page, "create")
     create.locator("[name='name']").fill("not a name")

@@ -424,6 +424,7 @@ def test_a_group_is_shown_with_its_members_and_its_lag(
 
 
 def test_offsets_are_reset_with_every_method_after_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    """One test of many steps, because each method resets the offsets of the one before."""
     topic = create_topic(admin, "again", 2)
     for partition in (0, 1):
         produce(cluster, topic, 30, partition)

@@ -58,6 +58,7 @@ def with_stores_of_all_kinds(topic: str) -> Topology:
 def test_stores_are_queried_while_the_application_runs(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
+    """One test of many steps, because a start of an application takes seconds."""
     admin.create_topics(
         [
             NewTopic(f"{topic}-in-1", 2),

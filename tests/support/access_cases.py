@@ -6,49 +6,25 @@ A case runs with no right, with all rights, without each of them, and with each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages import (
-    add_partitions_to_txn,
     alter_client_quotas,
-    alter_configs,
     alter_partition,
-    alter_partition_reassignments,
     alter_replica_log_dirs,
     alter_user_scram_credentials,
     create_acls,
-    create_partitions,
-    create_topics,
     delete_acls,
-    delete_records,
-    delete_topics,
     describe_configs,
     describe_producers,
     describe_topic_partitions,
     describe_user_scram_credentials,
-    elect_leaders,
-    fetch,
     incremental_alter_configs,
-    join_group,
-    leader_and_isr,
-    leave_group,
-    list_offsets,
     list_partition_reassignments,
-    metadata,
-    offset_commit,
     offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    stop_replica,
-    txn_offset_commit,
-    update_features,
-    update_metadata,
-    write_txn_markers,
 )
 from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kavka.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -63,7 +39,6 @@ from kavka.protocol.messages.describe_groups import DescribeGroupsRequest
 from kavka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from kavka.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from kavka.protocol.messages.end_txn import EndTxnRequest
-from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
@@ -71,7 +46,45 @@ from kavka.protocol.messages.list_groups import ListGroupsRequest
 from kavka.protocol.messages.list_transactions import ListTransactionsRequest
 from kavka.protocol.messages.sync_group import SyncGroupRequest
 from kavka.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, ResourceType
-from tests.support import wire
+from tests.support.access_requests import (
+    GROUPS,
+    HIDDEN,
+    IDS,
+    READABLE,
+    STALE,
+    TOPICS,
+    TRANSACTIONAL,
+    UNKNOWN_BROKER,
+    World,
+    acl_filter,
+    add_partitions_request,
+    alter_configs_request,
+    create_partitions_request,
+    create_topics_request,
+    delete_records_request,
+    delete_topics_request,
+    describe_configs_request,
+    elect_request,
+    epoch_offsets_request,
+    features_request,
+    fetch_request,
+    find_coordinator_request,
+    group_config_request,
+    incremental_alter_configs_request,
+    join_request,
+    leader_and_isr_request,
+    leave_request,
+    list_offsets_request,
+    metadata_request,
+    offset_commit_request,
+    offset_fetch_request,
+    produce_request,
+    reassign_request,
+    stop_request,
+    txn_commit_request,
+    update_metadata_request,
+    write_markers_request,
+)
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST
 
 Op = Operation
@@ -80,15 +93,6 @@ TOPIC, GROUP, CLUSTER, TXN = (
 )  # fmt: skip
 Right = tuple[Operation, ResourceType, str, PatternType]
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
-
-READABLE, HIDDEN, MISSING = "m-topic", "m-hidden", "m-missing"
-GROUPS = ("m-group", "m-other")
-IDS = ("m-tx", "m-tx-other")
-NO_ID = UUID(int=0)
-STALE = 0
-UNKNOWN_BROKER = 99
-# Attributes of a transactional batch.
-TRANSACTIONAL = 0x10
 
 
 def on_topic(operation: Operation, name: str = READABLE) -> Right:
@@ -108,32 +112,13 @@ def on_cluster(operation: Operation) -> Right:
 
 
 ON_ALL_TOPICS: Right = Op.ALL, TOPIC, WILDCARD, LITERAL
-
-
-@dataclass
-class World:
-    """The state that a request refers to, equal on both brokers except for the ids."""
-
-    version: int
-    # Different in every run.
-    run: int
-    topic_ids: dict[str, UUID]
-
-    @property
-    def new_name(self) -> str:
-        return f"m-new-{self.run}"
-
-    def id(self, name: str) -> UUID:
-        return self.topic_ids.get(name, UUID(int=7))
-
-
 Make = Callable[[World], Any]
 
 
 @dataclass(frozen=True)
 class Case:
     """`rights` are needed together. Each of `alternatives` is sufficient, or differs in an
-    interesting way. `since` is the first version that the case can use."""
+    interesting way. `versions` are the first and the last version that the case can use."""
 
     name: str
     key: ApiKey
@@ -151,357 +136,35 @@ class Case:
     only_on: str = ""
 
 
-TOPICS = (READABLE, HIDDEN, MISSING)
-
-
-def _records(attributes: int = 0) -> memoryview:
-    fields = {"attributes": attributes}
-    if attributes:
-        fields |= {"producer_id": 1000, "producer_epoch": 0, "base_sequence": 0}
-    return memoryview(bytearray(wire.batch([b"x"], **fields)))
-
-
-def _produce(w: World, attributes: int = 0, transactional_id: str | None = None) -> Any:
-    return produce.ProduceRequest(
-        transactional_id=transactional_id,
-        acks=-1,
-        timeout_ms=5000,
-        topic_data=[
-            produce.TopicProduceData(
-                name=name,
-                topic_id=w.id(name),
-                partition_data=[produce.PartitionProduceData(index=0, records=_records(attributes))],
-            )
-            for name in TOPICS
-        ],
-    )
-
-
-def _fetch(w: World, replica_id: int = -1) -> Any:
-    request = fetch.FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        topics=[
-            fetch.FetchTopic(
-                topic=name,
-                topic_id=w.id(name),
-                partitions=[
-                    fetch.FetchPartition(partition=0, current_leader_epoch=0, fetch_offset=0, partition_max_bytes=1000)
-                ],
-            )
-            for name in TOPICS
-        ],
-    )
-    if w.version >= 15:
-        request.replica_state = fetch.ReplicaState(replica_id=replica_id, replica_epoch=-1)
-    else:
-        request.replica_id = replica_id
-    return request
-
-
-def _list_offsets(w: World) -> Any:
-    return list_offsets.ListOffsetsRequest(
-        replica_id=-1,
-        topics=[
-            list_offsets.ListOffsetsTopic(
-                name=name, partitions=[list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)]
-            )
-            for name in TOPICS
-        ],
-    )
-
-
-def _metadata(w: World, names: Iterable[str] | None = TOPICS, by_id: bool = False, creates: bool = False) -> Any:
-    topics = None
-    if names is not None:
-        topics = [
-            metadata.MetadataRequestTopic(name=None if by_id else name, topic_id=w.id(name) if by_id else NO_ID)
-            for name in names
-        ]
-    return metadata.MetadataRequest(
-        topics=topics,
-        allow_auto_topic_creation=creates or w.version < 4,
-        include_cluster_authorized_operations=8 <= w.version <= 10,
-        include_topic_authorized_operations=w.version >= 8,
-    )
-
-
-def _offset_commit(w: World) -> Any:
-    return offset_commit.OffsetCommitRequest(
-        group_id=GROUPS[0],
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=name,
-                topic_id=w.id(name),
-                partitions=[offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)],
-            )
-            for name in TOPICS
-        ],
-    )
-
-
-def _offset_fetch(w: World, all_topics: bool = False) -> Any:
-    if w.version >= 8:
-        topics = [
-            offset_fetch.OffsetFetchRequestTopics(name=name, topic_id=w.id(name), partition_indexes=[0])
-            for name in TOPICS
-        ]
-        return offset_fetch.OffsetFetchRequest(
-            groups=[
-                offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None if all_topics else topics)
-                for group in GROUPS
-            ]
-        )
-    old = [offset_fetch.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in TOPICS]
-    return offset_fetch.OffsetFetchRequest(group_id=GROUPS[0], topics=None if all_topics else old)
-
-
-def _find_coordinator(w: World, key_type: int, keys: tuple[str, ...]) -> Any:
-    if w.version >= 4:
-        return FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
-    return FindCoordinatorRequest(key=keys[0], key_type=key_type)
-
-
-def _join(w: World) -> Any:
-    return join_group.JoinGroupRequest(
-        group_id=GROUPS[0],
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id="unknown",
-        protocol_type="consumer",
-        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=b"")],
-    )
-
-
-def _leave(w: World) -> Any:
-    member = leave_group.MemberIdentity(member_id="unknown")
-    if w.version >= 3:
-        return leave_group.LeaveGroupRequest(group_id=GROUPS[0], members=[member])
-    return leave_group.LeaveGroupRequest(group_id=GROUPS[0], member_id="unknown")
-
-
-def _create_topics(w: World) -> Any:
-    return create_topics.CreateTopicsRequest(
-        timeout_ms=10_000,
-        topics=[
-            create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-            for name in (w.new_name, READABLE)
-        ],
-    )
-
-
-def _delete_topics(w: World, by_id: bool = False) -> Any:
-    names = (w.new_name, MISSING)
-    if w.version >= 6:
-        topics = [
-            delete_topics.DeleteTopicState(name=None if by_id else name, topic_id=w.id(name) if by_id else NO_ID)
-            for name in names
-        ]
-        return delete_topics.DeleteTopicsRequest(timeout_ms=10_000, topics=topics)
-    return delete_topics.DeleteTopicsRequest(timeout_ms=10_000, topic_names=list(names))
-
-
-def _create_partitions(w: World) -> Any:
-    return create_partitions.CreatePartitionsRequest(
-        timeout_ms=10_000,
-        validate_only=True,
-        topics=[create_partitions.CreatePartitionsTopic(name=name, count=3, assignments=None) for name in TOPICS],
-    )
-
-
-def _delete_records(w: World) -> Any:
-    return delete_records.DeleteRecordsRequest(
-        timeout_ms=5000,
-        topics=[
-            delete_records.DeleteRecordsTopic(
-                name=name, partitions=[delete_records.DeleteRecordsPartition(partition_index=0, offset=0)]
-            )
-            for name in TOPICS
-        ],
-    )
-
-
-def _epoch_offsets(w: World) -> Any:
-    return offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-        replica_id=-1,
-        topics=[
-            offset_for_leader_epoch.OffsetForLeaderTopic(
-                topic=name,
-                partitions=[offset_for_leader_epoch.OffsetForLeaderPartition(partition=0, leader_epoch=0)],
-            )
-            for name in TOPICS
-        ],
-    )
-
-
-def _add_partitions(w: World) -> Any:
-    topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in (READABLE, HIDDEN)]
-    if w.version >= 4:
-        return add_partitions_to_txn.AddPartitionsToTxnRequest(
-            transactions=[
-                add_partitions_to_txn.AddPartitionsToTxnTransaction(
-                    transactional_id=IDS[0], producer_id=77, producer_epoch=0, verify_only=True, topics=topics
-                )
-            ]
-        )
-    return add_partitions_to_txn.AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=IDS[0],
-        v3_and_below_producer_id=77,
-        v3_and_below_producer_epoch=0,
-        v3_and_below_topics=topics,
-    )
-
-
-def _txn_commit(w: World) -> Any:
-    return txn_offset_commit.TxnOffsetCommitRequest(
-        transactional_id=IDS[0],
-        group_id=GROUPS[0],
-        producer_id=77,
-        producer_epoch=0,
-        topics=[
-            txn_offset_commit.TxnOffsetCommitRequestTopic(
-                name=name,
-                partitions=[txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)],
-            )
-            for name in (READABLE, HIDDEN)
-        ],
-    )
-
-
-def _markers(w: World) -> Any:
-    return write_txn_markers.WriteTxnMarkersRequest(
-        markers=[
-            write_txn_markers.WritableTxnMarker(
-                producer_id=77,
-                producer_epoch=0,
-                transaction_result=False,
-                coordinator_epoch=0,
-                topics=[write_txn_markers.WritableTxnMarkerTopic(name=MISSING, partition_indexes=[0])],
-            )
-        ]
-    )
-
-
-# A setting of each type of resource.
-ALTERED = {2: "min.insync.replicas", 4: "log.cleaner.threads", 8: "root"}
-CONFIGURED = ((2, READABLE), (2, HIDDEN), (4, "1"), (8, "1"))
-
-
-def _describe_configs(w: World) -> Any:
-    return describe_configs.DescribeConfigsRequest(
-        resources=[
-            describe_configs.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=["retention.ms", "log.retention.ms"]
-            )
-            for kind, name in CONFIGURED
-        ]
-    )
-
-
-def _alter_configs(w: World) -> Any:
-    return alter_configs.AlterConfigsRequest(
-        validate_only=True,
-        resources=[
-            alter_configs.AlterConfigsResource(
-                resource_type=kind,
-                resource_name=name,
-                configs=[alter_configs.AlterableConfig(name=ALTERED[kind], value="INFO" if kind == 8 else "1")],
-            )
-            for kind, name in CONFIGURED[:3]
-        ],
-    )
-
-
-def _incremental(w: World) -> Any:
-    return incremental_alter_configs.IncrementalAlterConfigsRequest(
-        validate_only=True,
-        resources=[
-            incremental_alter_configs.AlterConfigsResource(
-                resource_type=kind,
-                resource_name=name,
-                configs=[
-                    incremental_alter_configs.AlterableConfig(
-                        name=ALTERED[kind], config_operation=0, value="INFO" if kind == 8 else "1"
-                    )
-                ],
-            )
-            for kind, name in CONFIGURED
-        ],
-    )
-
-
-def _group_configs(make_class: Any, **fields: Any) -> Any:
-    return [make_class(resource_type=32, resource_name=name, **fields) for name in GROUPS]
-
-
-def _reassign(w: World) -> Any:
-    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-        timeout_ms=5000,
-        topics=[
-            alter_partition_reassignments.ReassignableTopic(
-                name=READABLE,
-                partitions=[alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=None)],
-            )
-        ],
-    )
-
-
-def _acl_filter(filter_class: Any) -> Any:
-    return filter_class(
-        resource_type_filter=2, resource_name_filter="m-none", pattern_type_filter=3, principal_filter=None,
-        host_filter=None, operation=1, permission_type=1,
-    )  # fmt: skip
-
-
-def _elect(w: World) -> Any:
-    return elect_leaders.ElectLeadersRequest(
-        timeout_ms=5000,
-        topic_partitions=[elect_leaders.TopicPartitions(topic=name, partitions=[0]) for name in (READABLE, MISSING)],
-    )
-
-
-def _leader_and_isr(w: World) -> Any:
-    return leader_and_isr.LeaderAndIsrRequest(controller_id=1, controller_epoch=STALE, broker_epoch=STALE)
-
-
-def _stop(w: World) -> Any:
-    return stop_replica.StopReplicaRequest(controller_id=1, controller_epoch=STALE, broker_epoch=STALE)
-
-
-def _update_metadata(w: World) -> Any:
-    return update_metadata.UpdateMetadataRequest(controller_id=1, controller_epoch=STALE, broker_epoch=STALE)
-
-
-def _features(w: World) -> Any:
-    update = update_features.FeatureUpdateKey(feature="m.unknown", max_version_level=1)
-    return update_features.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update])
-
-
 CASES: tuple[Case, ...] = (
-    Case("produce", ApiKey.PRODUCE, _produce, (on_topic(Op.WRITE),), versions=(3, 99)),
+    Case("produce", ApiKey.PRODUCE, produce_request, (on_topic(Op.WRITE),), versions=(3, 99)),
     Case(
         "produce in a transaction",
         ApiKey.PRODUCE,
-        lambda w: _produce(w, TRANSACTIONAL, IDS[0]),
+        lambda w: produce_request(w, TRANSACTIONAL, IDS[0]),
         (on_id(Op.WRITE), on_topic(Op.WRITE)),
         versions=(3, 11),
     ),
     Case(
-        "fetch", ApiKey.FETCH, _fetch, (on_topic(Op.READ),), ((on_topic(Op.ALL),), ((Op.READ, TOPIC, "m-", PREFIXED),))
+        "fetch",
+        ApiKey.FETCH,
+        fetch_request,
+        (on_topic(Op.READ),),
+        ((on_topic(Op.ALL),), ((Op.READ, TOPIC, "m-", PREFIXED),)),
     ),
     Case(
         "fetch as a follower",
         ApiKey.FETCH,
-        lambda w: _fetch(w, UNKNOWN_BROKER),
+        lambda w: fetch_request(w, UNKNOWN_BROKER),
         (on_cluster(Op.CLUSTER_ACTION),),
         ((on_topic(Op.READ),),),
         versions=(9, 99),
     ),
-    Case("list offsets", ApiKey.LIST_OFFSETS, _list_offsets, (on_topic(Op.DESCRIBE),), ((on_topic(Op.READ),),)),
+    Case("list offsets", ApiKey.LIST_OFFSETS, list_offsets_request, (on_topic(Op.DESCRIBE),), ((on_topic(Op.READ),),)),
     Case(
         "metadata",
         ApiKey.METADATA,
-        _metadata,
+        metadata_request,
         (on_topic(Op.DESCRIBE),),
         (
             (on_topic(Op.ALTER_CONFIGS),),
@@ -511,19 +174,23 @@ CASES: tuple[Case, ...] = (
         versions=(4, 99),
     ),
     Case(
-        "metadata of all topics", ApiKey.METADATA, lambda w: _metadata(w, None), (on_topic(Op.READ),), versions=(1, 99)
+        "metadata of all topics",
+        ApiKey.METADATA,
+        lambda w: metadata_request(w, None),
+        (on_topic(Op.READ),),
+        versions=(1, 99),
     ),
     Case(
         "metadata by id",
         ApiKey.METADATA,
-        lambda w: _metadata(w, by_id=True),
+        lambda w: metadata_request(w, by_id=True),
         (on_topic(Op.DESCRIBE),),
         versions=(12, 99),
     ),
     Case(
         "metadata that creates a topic",
         ApiKey.METADATA,
-        lambda w: _metadata(w, [w.new_name], creates=True),
+        lambda w: metadata_request(w, [w.new_name], creates=True),
         ((Op.DESCRIBE, TOPIC, "m-new", PREFIXED), (Op.CREATE, TOPIC, "m-new", PREFIXED)),
         (((Op.DESCRIBE, TOPIC, "m-new", PREFIXED), on_cluster(Op.CREATE)),),
         versions=(4, 99),
@@ -534,7 +201,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "leader and isr",
         ApiKey.LEADER_AND_ISR,
-        _leader_and_isr,
+        leader_and_isr_request,
         (on_cluster(Op.CLUSTER_ACTION),),
         versions=(2, 99),
         only_on=LAST_WITH_ZOOKEEPER,
@@ -542,7 +209,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "stop replica",
         ApiKey.STOP_REPLICA,
-        _stop,
+        stop_request,
         (on_cluster(Op.CLUSTER_ACTION),),
         versions=(1, 99),
         only_on=LAST_WITH_ZOOKEEPER,
@@ -550,7 +217,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "update metadata",
         ApiKey.UPDATE_METADATA,
-        _update_metadata,
+        update_metadata_request,
         (on_cluster(Op.CLUSTER_ACTION),),
         versions=(5, 99),
         only_on=LAST_WITH_ZOOKEEPER,
@@ -578,11 +245,11 @@ CASES: tuple[Case, ...] = (
         (on_cluster(Op.CLUSTER_ACTION),),
         only_on=LAST_WITH_ZOOKEEPER,
     ),
-    Case("offset commit", ApiKey.OFFSET_COMMIT, _offset_commit, (on_group(Op.READ), on_topic(Op.READ))),
+    Case("offset commit", ApiKey.OFFSET_COMMIT, offset_commit_request, (on_group(Op.READ), on_topic(Op.READ))),
     Case(
         "offset fetch",
         ApiKey.OFFSET_FETCH,
-        _offset_fetch,
+        offset_fetch_request,
         (on_group(Op.DESCRIBE), on_topic(Op.DESCRIBE)),
         # In version 1 Apache omits the partitions that have an error.
         versions=(2, 99),
@@ -590,31 +257,31 @@ CASES: tuple[Case, ...] = (
     Case(
         "offset fetch of all topics",
         ApiKey.OFFSET_FETCH,
-        lambda w: _offset_fetch(w, all_topics=True),
+        lambda w: offset_fetch_request(w, all_topics=True),
         (on_group(Op.DESCRIBE), on_topic(Op.DESCRIBE)),
         versions=(2, 99),
     ),
     Case(
         "find the coordinator of groups",
         ApiKey.FIND_COORDINATOR,
-        lambda w: _find_coordinator(w, 0, GROUPS),
+        lambda w: find_coordinator_request(w, 0, GROUPS),
         (on_group(Op.DESCRIBE),),
     ),
     Case(
         "find the coordinator of transactions",
         ApiKey.FIND_COORDINATOR,
-        lambda w: _find_coordinator(w, 1, IDS),
+        lambda w: find_coordinator_request(w, 1, IDS),
         (on_id(Op.DESCRIBE),),
         versions=(1, 99),
     ),
-    Case("join group", ApiKey.JOIN_GROUP, _join, (on_group(Op.READ),)),
+    Case("join group", ApiKey.JOIN_GROUP, join_request, (on_group(Op.READ),)),
     Case(
         "heartbeat",
         ApiKey.HEARTBEAT,
         lambda w: HeartbeatRequest(group_id=GROUPS[0], generation_id=1, member_id="unknown"),
         (on_group(Op.READ),),
     ),
-    Case("leave group", ApiKey.LEAVE_GROUP, _leave, (on_group(Op.READ),)),
+    Case("leave group", ApiKey.LEAVE_GROUP, leave_request, (on_group(Op.READ),)),
     Case(
         "sync group",
         ApiKey.SYNC_GROUP,
@@ -661,7 +328,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "create topics",
         ApiKey.CREATE_TOPICS,
-        _create_topics,
+        create_topics_request,
         ((Op.CREATE, TOPIC, "m-new", PREFIXED), (Op.DESCRIBE_CONFIGS, TOPIC, "m-new", PREFIXED)),
         ((on_cluster(Op.CREATE),), (on_cluster(Op.ALL),)),
         ignored=frozenset({"configs"}),
@@ -670,7 +337,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "delete topics",
         ApiKey.DELETE_TOPICS,
-        _delete_topics,
+        delete_topics_request,
         ((Op.DELETE, TOPIC, "m-", PREFIXED),),
         creates_topic=True,
         ignored=frozenset({"topic_id"}),
@@ -679,14 +346,14 @@ CASES: tuple[Case, ...] = (
     Case(
         "delete topics by id",
         ApiKey.DELETE_TOPICS,
-        lambda w: _delete_topics(w, by_id=True),
+        lambda w: delete_topics_request(w, by_id=True),
         ((Op.DELETE, TOPIC, "m-", PREFIXED),),
         (((Op.DESCRIBE, TOPIC, "m-", PREFIXED),),),
         versions=(6, 99),
         creates_topic=True,
     ),
-    Case("create partitions", ApiKey.CREATE_PARTITIONS, _create_partitions, (on_topic(Op.ALTER),)),
-    Case("delete records", ApiKey.DELETE_RECORDS, _delete_records, (on_topic(Op.DELETE),)),
+    Case("create partitions", ApiKey.CREATE_PARTITIONS, create_partitions_request, (on_topic(Op.ALTER),)),
+    Case("delete records", ApiKey.DELETE_RECORDS, delete_records_request, (on_topic(Op.DELETE),)),
     Case(
         "init an idempotent producer",
         ApiKey.INIT_PRODUCER_ID,
@@ -709,7 +376,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "offsets of leader epochs",
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        _epoch_offsets,
+        epoch_offsets_request,
         (on_topic(Op.DESCRIBE),),
         ((on_cluster(Op.CLUSTER_ACTION),),),
         versions=(2, 99),
@@ -717,14 +384,14 @@ CASES: tuple[Case, ...] = (
     Case(
         "add partitions to a transaction",
         ApiKey.ADD_PARTITIONS_TO_TXN,
-        _add_partitions,
+        add_partitions_request,
         (on_id(Op.WRITE), on_topic(Op.WRITE), on_topic(Op.WRITE, HIDDEN)),
         versions=(0, 3),
     ),
     Case(
         "add partitions, between brokers",
         ApiKey.ADD_PARTITIONS_TO_TXN,
-        _add_partitions,
+        add_partitions_request,
         (on_cluster(Op.CLUSTER_ACTION),),
         ((on_id(Op.WRITE), on_topic(Op.WRITE), on_topic(Op.WRITE, HIDDEN)),),
         versions=(4, 99),
@@ -744,20 +411,20 @@ CASES: tuple[Case, ...] = (
     Case(
         "write markers",
         ApiKey.WRITE_TXN_MARKERS,
-        _markers,
+        write_markers_request,
         (on_cluster(Op.CLUSTER_ACTION),),
         ((on_cluster(Op.ALTER),),),
     ),
     Case(
         "offset commit in a transaction",
         ApiKey.TXN_OFFSET_COMMIT,
-        _txn_commit,
+        txn_commit_request,
         (on_id(Op.WRITE), on_group(Op.READ), on_topic(Op.READ)),
     ),
     Case(
         "describe acls",
         ApiKey.DESCRIBE_ACLS,
-        lambda w: _acl_filter(DescribeAclsRequest),
+        lambda w: acl_filter(DescribeAclsRequest),
         (on_cluster(Op.DESCRIBE),),
         ((on_cluster(Op.ALTER),),),
     ),
@@ -781,13 +448,13 @@ CASES: tuple[Case, ...] = (
     Case(
         "delete acls",
         ApiKey.DELETE_ACLS,
-        lambda w: delete_acls.DeleteAclsRequest(filters=[_acl_filter(delete_acls.DeleteAclsFilter)] * 2),
+        lambda w: delete_acls.DeleteAclsRequest(filters=[acl_filter(delete_acls.DeleteAclsFilter)] * 2),
         (on_cluster(Op.ALTER),),
     ),
     Case(
         "describe configs",
         ApiKey.DESCRIBE_CONFIGS,
-        _describe_configs,
+        describe_configs_request,
         (on_topic(Op.DESCRIBE_CONFIGS), on_cluster(Op.DESCRIBE_CONFIGS)),
         ((on_topic(Op.ALTER_CONFIGS),), (on_cluster(Op.ALTER),)),
         ignored=frozenset({"configs"}),
@@ -795,20 +462,20 @@ CASES: tuple[Case, ...] = (
     Case(
         "alter configs",
         ApiKey.ALTER_CONFIGS,
-        _alter_configs,
+        alter_configs_request,
         (on_topic(Op.ALTER_CONFIGS), on_cluster(Op.ALTER_CONFIGS)),
     ),
     Case(
         "alter configs incrementally",
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        _incremental,
+        incremental_alter_configs_request,
         (on_topic(Op.ALTER_CONFIGS), on_cluster(Op.ALTER_CONFIGS)),
     ),
     Case(
         "describe configs of groups",
         ApiKey.DESCRIBE_CONFIGS,
         lambda w: describe_configs.DescribeConfigsRequest(
-            resources=_group_configs(describe_configs.DescribeConfigsResource, configuration_keys=[])
+            resources=group_config_request(describe_configs.DescribeConfigsResource, configuration_keys=[])
         ),
         (on_group(Op.DESCRIBE_CONFIGS),),
         ignored=frozenset({"configs"}),
@@ -818,7 +485,7 @@ CASES: tuple[Case, ...] = (
         "alter configs of groups",
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         lambda w: incremental_alter_configs.IncrementalAlterConfigsRequest(
-            validate_only=True, resources=_group_configs(incremental_alter_configs.AlterConfigsResource)
+            validate_only=True, resources=group_config_request(incremental_alter_configs.AlterConfigsResource)
         ),
         (on_group(Op.ALTER_CONFIGS),),
         only_on=NEWEST,
@@ -886,8 +553,8 @@ CASES: tuple[Case, ...] = (
         lambda w: DescribeLogDirsRequest(topics=[]),
         (on_cluster(Op.DESCRIBE),),
     ),
-    Case("elect leaders", ApiKey.ELECT_LEADERS, _elect, (on_cluster(Op.ALTER),)),
-    Case("reassign partitions", ApiKey.ALTER_PARTITION_REASSIGNMENTS, _reassign, (on_cluster(Op.ALTER),)),
+    Case("elect leaders", ApiKey.ELECT_LEADERS, elect_request, (on_cluster(Op.ALTER),)),
+    Case("reassign partitions", ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassign_request, (on_cluster(Op.ALTER),)),
     Case(
         "list reassignments",
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
@@ -897,7 +564,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "update features",
         ApiKey.UPDATE_FEATURES,
-        _features,
+        features_request,
         (on_cluster(Op.ALTER),),
         versions=(0, 1),
         only_on=LAST_WITH_ZOOKEEPER,
@@ -905,7 +572,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "update features, all or none",
         ApiKey.UPDATE_FEATURES,
-        _features,
+        features_request,
         (on_cluster(Op.ALTER),),
         versions=(2, 99),
         same_codes={95: 42},

@@ -15,7 +15,8 @@ from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from kavka.security.acls import AclBinding, Permission
 from tests.support import wire
 from tests.support.access_brokers import CLIENT_HOST, SecuredBroker
-from tests.support.access_cases import GROUPS, HIDDEN, IDS, READABLE, Case, Right, World
+from tests.support.access_cases import Case, Right
+from tests.support.access_requests import GROUPS, HIDDEN, IDS, READABLE, World
 from tests.support.acls import acl
 from tests.support.apache import NEWEST
 

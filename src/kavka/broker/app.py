@@ -151,6 +151,7 @@ class Broker:
         await self._closing.aclose()
 
     async def _start(self) -> None:
+        """The function is long, so that the order of the start is in one place."""
         settings = self.settings
         closing = self._closing
         closing.callback(self.workers.close)

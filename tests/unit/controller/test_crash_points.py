@@ -86,6 +86,8 @@ async def insist(cluster: Cluster, act: Callable[[], Awaitable[Any]], done: Call
 
 
 async def scenario(cluster: Cluster) -> None:
+    """All operations of a controller. They are in one function, because they share topics."""
+
     async def partitions(name: str) -> dict[int, ReplicaAssignment]:
         try:
             return dict((await cluster.topic(name)).partitions)
