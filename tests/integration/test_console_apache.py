@@ -69,13 +69,13 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
         expect(page.locator("h1")).to_be_visible()
         assert page.locator("#error").count() == 0, name
     page.goto("/c/default/topics")
-    create = open_details(page, "create").locator("form")
+    create = open_details(page, "create").locator("form.op")
     create.get_by_label("Name").fill("orders")
     create.get_by_label("Replicas of each").fill("1")
     send(create, "Create", "orders")
 
     page.goto("/c/default/messages?topic=orders")
-    produce = open_details(page, "produce").locator("form")
+    produce = open_details(page, "produce").locator("form.op")
     produce.locator("[name=value]").fill("<b>hello</b>")
     send(produce, "Produce", "offset 0")
     page.goto("/c/default/messages?topic=orders&text=hello")
@@ -111,7 +111,7 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
         page.goto("/c/default/transactions?hanging=on&minutes=0")
         expect(page.locator("#transactions tr", has_text="pay-1")).to_contain_text("Ongoing")
         expect(page.locator("#hanging tr", has_text="orders-0")).to_contain_text("open")
-        terminate = open_details(page, "terminate").locator("form").first
+        terminate = open_details(page, "terminate").locator("form.op").first
         terminate.locator("[name=confirm]").fill("pay-1")
         send(terminate, "Abort", "fenced")
         producer.close(5)
@@ -131,7 +131,7 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
     expect(page.locator("#hanging table")).to_contain_text("Nothing is open")
 
     page.goto("/c/default/topics/orders/actions")
-    delete = open_details(page, "delete").locator("form")
+    delete = open_details(page, "delete").locator("form.op")
     delete.locator("[name=confirm]").fill("order")
     submit_expecting_error(delete, "Delete the topic", "type 'orders'")
     delete.locator("[name=confirm]").fill("orders")

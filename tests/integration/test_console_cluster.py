@@ -365,7 +365,7 @@ def test_pages_work_without_javascript(chromium, console, admin):
         create = open_details(page, "create")
         create.locator("[name='name']").fill("plain")
         create.get_by_role("button", name="Create").click()
-        assert "plain was created" in page.locator("#confirmation").inner_text()
+        assert "plain was created" in page.locator(".toast.good").inner_text()
 
 
 def test_topic_and_broker_operations_work_with_apache_kafka(tmp_path):

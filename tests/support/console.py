@@ -140,19 +140,21 @@ class ConsoleProcess(ConsoleClient):
 
 
 def open_details(page: Page, identity: str) -> Locator:
-    """Open a details element and return it."""
-    details = page.locator(f"details#{identity}")
+    """Open a dialog by its button, or a details element, and return it."""
+    details = page.locator(f"#{identity}")
     if details.get_attribute("open") is None:
-        details.locator("> summary").click()
+        if details.evaluate("element => element.localName") == "dialog":
+            page.locator(f"button[commandfor='{identity}']").click()
+        else:
+            details.locator("> summary").click()
     return details
 
 
 def send(form: Locator, button: str, message: str) -> None:
-    """Press a form's button and wait for the message, in the form or on the next page."""
+    """Press a form's button and wait for the message, which may be shown on the next page."""
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
-    line = form.locator(".outcome.good").or_(page.locator("#confirmation"))
-    expect(line.filter(has_text=re.compile(message)).first).to_be_visible()
+    expect(page.locator(".toast.good", has_text=re.compile(message)).last).to_be_visible()
 
 
 def submit_expecting_error(form: Locator, button: str, message: str) -> None:

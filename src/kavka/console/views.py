@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +13,11 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context as TemplateContext
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from kavka import __version__
+from kavka.console import formats
 from kavka.console.auth import Role
 from kavka.console.context import Context
 from kavka.console.errors import Refused
@@ -41,18 +40,34 @@ class Page:
     nav: str
     role: Role
     tab: str
+    icon: str
+    section: str
 
 
 PAGES: list[Page] = []
+SECTIONS = ("Cluster", "Data", "Pipelines", "Security", "Administration")
+"""The sections of the navigation, in order."""
 
 
-def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW, tab: str = "") -> Callable[[P], P]:
-    """Register a page of a cluster. `nav` is its label in the navigation, which is in the order of
-    registration. `tab` is its label in the tabs of all pages whose paths start with the same two
-    segments (`/topics/{topic}`)."""
+def page(
+    path: str,
+    title: str,
+    *,
+    nav: str = "",
+    role: Role = Role.VIEW,
+    tab: str = "",
+    icon: str = "list",
+    section: str = "Cluster",
+) -> Callable[[P], P]:
+    """Register a page of a cluster. `nav` is its label in a section of the navigation, which is in
+    the order of registration, and `icon` its symbol there (a name in vendor/lucide/icons.svg).
+    `tab` is its label in the tabs of all pages whose paths start with the same two segments
+    (`/topics/{topic}`)."""
+    if section not in SECTIONS:
+        raise ValueError(f"unknown section of the navigation: {section}")
 
     def register(function: P) -> P:
-        PAGES.append(Page(path, title, function, nav, role, tab))
+        PAGES.append(Page(path, title, function, nav, role, tab, icon, section))
         return function
 
     return register
@@ -102,7 +117,7 @@ class View:
             "cluster": cluster,
             "clusters": list(context.console.clusters.values()),
             "sample": cluster.sample if cluster else None,
-            "navigation": [page for page in PAGES if page.nav],
+            "navigation": navigation(context.user.role),
             "active": self._active(),
             "csrf": self.csrf,
             "login": context.console.auth.is_required,
@@ -126,12 +141,22 @@ class View:
             if page.tab and page.path.split("/")[:3] == prefix and self.context.user.role >= page.role
         ]
 
-    def _active(self) -> str:
-        """Return the navigation label of this page, "" if it has none."""
+    def _active(self) -> Page | None:
+        """Return the page of the navigation that this page belongs to."""
         if self.page is None:
-            return ""
-        entries = [p for p in PAGES if p.nav and (self.page.path == p.path or self.page.path.startswith(p.path + "/"))]
-        return max(entries, key=lambda p: len(p.path)).nav if entries else ""
+            return None
+        path = self.page.path
+        entries = [p for p in PAGES if p.nav and (path == p.path or path.startswith(p.path + "/"))]
+        return max(entries, key=lambda p: len(p.path), default=None)
+
+
+def navigation(role: Role) -> dict[str, list[Page]]:
+    """Return the pages that a role may open, by section."""
+    sections: dict[str, list[Page]] = {name: [] for name in SECTIONS}
+    for entry in PAGES:
+        if entry.nav and role >= entry.role:
+            sections[entry.section].append(entry)
+    return {name: entries for name, entries in sections.items() if entries}
 
 
 class Pager:
@@ -167,8 +192,16 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    jinja.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
-    jinja.filters["duration"] = duration_text
+    jinja.filters.update(
+        bytes=formats.bytes_text,
+        number=formats.number_text,
+        rate=formats.rate_text,
+        share=formats.share_text,
+        duration=formats.duration_text,
+        count=formats.count_text,
+        when=formats.when,
+        ago=formats.ago,
+    )
     jinja.filters["enc"] = lambda text: quote(str(text), safe="")
     jinja.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
     return jinja
@@ -194,54 +227,3 @@ def static(path: str) -> str:
     """The URL of a static file with a hash of its content, so that browsers can cache it."""
     digest = hashlib.sha256((HERE / "static" / path).read_bytes()).hexdigest()[:10]
     return f"/static/{path}?v={digest}"
-
-
-# --- filters
-
-
-def bytes_text(value: float | None) -> str:
-    if value is None:
-        return "–"
-    size = float(value)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(size) < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
-
-
-def number_text(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}".replace(",", "\u202f")
-
-
-def rate_text(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1f}" if 0 < abs(value) < 10 else number_text(value)
-
-
-def share_text(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
-
-
-def when(seconds: float | None) -> Markup | str:
-    """Return a time in UTC as HTML. The script shows it in the local time zone."""
-    if seconds is None or not 0 <= seconds < 253402300799:
-        return "–"
-    time_utc = datetime.fromtimestamp(seconds, UTC)
-    return Markup('<time datetime="{}">{} UTC</time>').format(
-        time_utc.isoformat(timespec="milliseconds"), time_utc.strftime("%Y-%m-%d %H:%M:%S")
-    )
-
-
-def ago(seconds: float | None) -> str:
-    """Return the time that has passed since `seconds`, in the largest unit."""
-    return duration_text(time.time() - seconds) if seconds else "–"
-
-
-def duration_text(length: float) -> str:
-    length = max(0.0, length)
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if length >= size:
-            return f"{length / size:.0f} {unit}"
-    return f"{length:.0f} s"

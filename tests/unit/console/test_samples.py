@@ -24,7 +24,6 @@ from kavka.console.rules import Kind, Rule, violations_of
 from kavka.console.settings import ClusterSettings, SettingsError
 from kavka.console.state import Group, LogDir, Partition, Sample, Topic
 from kavka.console.store import Store
-from kavka.console.views import ago, bytes_text, duration_text, number_text, rate_text, when
 
 ORDERS = uuid4()
 
@@ -223,17 +222,6 @@ def test_settings_have_help_and_choices_and_secrets_are_hidden():
     assert (by_name["of.apache"].help, by_name["of.apache"].editable) == ("Some text <here>", False)
     assert by_name["password"].value is None
     assert plain_text("<script>alert(1)</script>x") == "alert(1)x"
-
-
-def test_numbers_are_formatted():
-    assert [bytes_text(v) for v in (None, 0, 999, 1000, 12_345, 123_456, 5 * 10**15)] == [
-        "–", "0 B", "999 B", "1.0 kB", "12.3 kB", "123 kB", "5000 TB",
-    ]  # fmt: skip
-    assert [number_text(v) for v in (None, 0, 1234567)] == ["–", "0", "1\u202f234\u202f567"]
-    assert [rate_text(v) for v in (None, 0, 0.25, 12.6)] == ["–", "0", "0.2", "13"]
-    assert [duration_text(v) for v in (-5, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
-    assert when(None) == when(-1) == when(1e20) == ago(0) == "–"
-    assert str(when(0)) == '<time datetime="1970-01-01T00:00:00.000+00:00">1970-01-01 00:00:00 UTC</time>'
 
 
 def test_values_are_converted_to_json():

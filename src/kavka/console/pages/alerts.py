@@ -137,7 +137,7 @@ def checked_webhook(address: str) -> str:
     return address
 
 
-@page("/alerts", "Alerts", nav="Alerts")
+@page("/alerts", "Alerts", nav="Alerts", icon="bell")
 async def alerts_page(view: View) -> Response:
     context = view.context
     context.cluster.mark_viewed()

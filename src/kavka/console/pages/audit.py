@@ -22,6 +22,6 @@ async def audit(
     return await context.console.store.audit_lines(context.cluster.name, limit)
 
 
-@page("/audit", "Audit log", role=Role.ADMIN)
+@page("/audit", "Audit log", nav="Audit log", icon="scroll-text", section="Administration", role=Role.ADMIN)
 async def audit_page(view: View) -> Response:
     return view.render("audit.html", pager=Pager(view, await audit(view.context, MAX_LINES)))

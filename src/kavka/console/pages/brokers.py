@@ -136,7 +136,7 @@ async def forget_broker(context: Context, broker: int, confirm: Annotated[str, "
     return Done(f"broker {broker} is no longer reported as missing", f"/c/{context.cluster.name}/brokers")
 
 
-@page("/brokers", "Brokers", nav="Brokers")
+@page("/brokers", "Brokers", nav="Brokers", icon="server")
 async def brokers_page(view: View) -> Response:
     return view.render("brokers.html", rows=await list_brokers(view.context))
 

@@ -417,7 +417,7 @@ def _address(context: Context, group: str) -> str:
 # --- pages
 
 
-@page("/groups", "Groups", nav="Groups")
+@page("/groups", "Groups", nav="Groups", icon="users", section="Data")
 async def groups_page(view: View) -> Response:
     sample = await view.context.cluster.state(groups=True)
     rows = group_rows(sample, view.text("search"), view.text("state"))

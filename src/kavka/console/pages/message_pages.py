@@ -34,7 +34,7 @@ def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> M
     return MessageQuery(**values, limit=view.number("limit", rows, 1, max_rows), committed=view.flag("committed"))
 
 
-@page("/messages", "Messages", nav="Messages")
+@page("/messages", "Messages", nav="Messages", icon="mail", section="Data")
 async def messages_page(view: View) -> Response:
     sample = await view.context.cluster.state()
     inputs = _inputs(view)

@@ -97,9 +97,11 @@ def client_settings(context: Context) -> dict[str, Any]:
 
 
 def _parse_offset(text: str) -> int:
-    if not re.fullmatch(r"\d{1,19}", text.strip()):
+    # The console writes offsets with spaces between the thousands.
+    digits = re.sub(r"\s", "", text[:60])
+    if not re.fullmatch(r"\d{1,19}", digits):
         raise Refused(f"expected an offset, not '{text[:60]}'", field="at")
-    return int(text)
+    return int(digits)
 
 
 def _parse_time(text: str) -> int:

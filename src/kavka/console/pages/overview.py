@@ -152,7 +152,7 @@ async def rates(
     return Chart([p[0] for p in points], {"in": [p[1] for p in points], "out": [p[2] for p in points]})
 
 
-@page("/overview", "Overview", nav="Overview")
+@page("/overview", "Overview", nav="Overview", icon="layout-dashboard")
 async def overview_page(view: View) -> Response:
     minutes = view.number("minutes", DEFAULT_MINUTES, 1, MAX_MINUTES)
     return view.render("overview.html", overview=await overview(view.context), minutes=minutes)

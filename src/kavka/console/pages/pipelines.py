@@ -177,7 +177,7 @@ async def control_connector(
     return Done(f"{connector} {_MESSAGES[what]}", _address(context))
 
 
-@page("/pipelines", "Pipelines", nav="Pipelines")
+@page("/pipelines", "Pipelines", nav="Pipelines", icon="workflow", section="Pipelines")
 async def pipelines_page(view: View) -> Response:
     context = view.context
     await context.cluster.state()

@@ -118,7 +118,7 @@ def topic_path(context: Context, topic: str) -> str:
     return f"/c/{context.cluster.name}/topics/{quote(topic, safe='')}"
 
 
-@page("/topics", "Topics", nav="Topics")
+@page("/topics", "Topics", nav="Topics", icon="layers", section="Data")
 async def topics_page(view: View) -> Response:
     sort = view.text("sort", "name")
     rows = await list_topics(view.context, view.text("search"), view.flag("internal"), view.text("health"), sort)

@@ -234,7 +234,7 @@ async def terminate_transaction(context: Context, transactional_id: str, confirm
     return Done(f"the producer of {transactional_id} was fenced, and its transaction aborted")
 
 
-@page("/transactions", "Transactions", nav="Transactions")
+@page("/transactions", "Transactions", nav="Transactions", icon="arrow-left-right", section="Data")
 async def transactions_page(view: View) -> Response:
     context = view.context
     await context.cluster.state()

@@ -1,7 +1,8 @@
-// The script of all pages: local times, forms, live updates and charts. Pages also work without it.
+// The script of all pages: local times, theme, toasts, forms, live updates and charts. Pages also work without it.
 "use strict";
 (() => {
   const csrf = document.querySelector("meta[name=csrf]")?.content ?? "";
+  const format = window.kavka.format;
 
   // --- times in the local time zone
   const showTimes = (root) => {
@@ -9,16 +10,91 @@
       const time = new Date(element.dateTime);
       if (!Number.isNaN(time.getTime())) {
         element.title = element.dateTime;
-        element.textContent = time.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+        element.textContent = format.date(time);
       }
     }
   };
   showTimes(document);
 
-  // --- forms: sent in the background; the result is shown in a line of the form
-  const showResult = (output, text, kind) => {
+  // --- theme: "" is that of the system
+  const themes = [...document.querySelectorAll("[data-theme-choice]")];
+  const root = document.documentElement;
+  const showTheme = () => {
+    for (const button of themes) button.setAttribute("aria-pressed", String(button.dataset.themeChoice === (root.dataset.theme ?? "")));
+  };
+  for (const button of themes) {
+    button.addEventListener("click", () => {
+      const theme = button.dataset.themeChoice;
+      if (theme) root.dataset.theme = theme; else delete root.dataset.theme;
+      try { if (theme) localStorage.setItem("kavka-theme", theme); else localStorage.removeItem("kavka-theme"); } catch { /* not stored */ }
+      showTheme();
+      redrawCharts();
+    });
+  }
+  showTheme();
+
+  // --- symbols and toasts
+  const icon = (name) => {
+    const symbol = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    symbol.setAttribute("class", "icon");
+    symbol.setAttribute("aria-hidden", "true");
+    const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+    use.setAttribute("href", `${document.body.dataset.icons}#${name}`);
+    symbol.append(use);
+    return symbol;
+  };
+  const TOAST_MS = 6000, MAX_TOASTS = 4;
+  const toasts = document.getElementById("toasts");
+  // The region is in the top layer, so that toasts are above an open dialog.
+  const raiseToasts = () => {
+    if (!toasts.showPopover) return;
+    if (toasts.matches(":popover-open")) toasts.hidePopover();
+    toasts.showPopover();
+  };
+  function equip(toast) {
+    const close = document.createElement("button");
+    close.type = "button"; close.className = "ghost"; close.setAttribute("aria-label", "Close the message");
+    close.append(icon("x"));
+    close.addEventListener("click", () => toast.remove());
+    toast.append(close);
+    // A message stays while the pointer is on it or the keyboard is in it.
+    const expire = () => { if (toast.matches(":hover, :focus-within")) setTimeout(expire, 1000); else toast.remove(); };
+    if (toast.classList.contains("good")) setTimeout(expire, TOAST_MS);
+  }
+  function showToast(text, kind = "good") {
+    const toast = document.createElement("div");
+    toast.className = `toast ${kind}`;
+    const line = document.createElement("span");
+    line.textContent = text;
+    toast.append(icon(kind === "good" ? "circle-check" : "circle-alert"), line);
+    equip(toast);
+    toasts.append(toast);
+    while (toasts.children.length > MAX_TOASTS) toasts.firstElementChild.remove();
+    raiseToasts();
+  }
+  for (const toast of toasts.children) equip(toast);
+  const storedMessage = sessionStorage.getItem("message");
+  sessionStorage.removeItem("message");
+  if (storedMessage) showToast(storedMessage);
+
+  // --- dialogs: opened by their buttons (command="show-modal"), which older browsers do not know
+  if (!("commandForElement" in HTMLButtonElement.prototype)) {
+    document.addEventListener("click", (event) => {
+      const button = event.target.closest("button[command=show-modal]");
+      if (button) document.getElementById(button.getAttribute("commandfor"))?.showModal();
+    });
+  }
+  // A click on the backdrop closes a dialog without inputs; a form could be lost by an accident.
+  document.addEventListener("click", (event) => {
+    if (event.target instanceof HTMLDialogElement && !event.target.querySelector("form.op")) event.target.close();
+    const chooser = document.querySelector("details.chooser[open]");
+    if (chooser && !chooser.contains(event.target)) chooser.open = false;
+  });
+
+  // --- forms: sent in the background; success is shown as a toast, an error in the form
+  const showError = (output, text) => {
     output.textContent = text;
-    output.className = `outcome ${kind}`;
+    output.className = text ? "outcome bad" : "outcome";
   };
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -30,9 +106,10 @@
     const data = new URLSearchParams(new FormData(form));
     if (button?.name) data.set(button.name, button.value);
     button.disabled = true;
+    button.classList.add("busy");
     sending += 1;
     let leaving = false;
-    showResult(output, "…", "");
+    showError(output, "");
     try {
       const response = await fetch(form.action, {
         method: "POST", body: data, headers: { Accept: "application/json", "X-CSRF-Token": csrf },
@@ -41,34 +118,33 @@
       if (response.status === 401) {
         location.href = `/login?next=${encodeURIComponent(location.pathname)}`;
       } else if (!response.ok) {
-        showResult(output, result.error, "bad");
+        showError(output, result.error);
         if (result.field) {
           const input = form.elements.namedItem(result.field);
           if (input instanceof HTMLElement) { input.classList.add("wrong"); input.focus(); }
         }
       } else {
-        form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: result }));
+        const isDone = form.dispatchEvent(new CustomEvent("done", { bubbles: true, cancelable: true, detail: result }));
         if (result.location) {
           leaving = true;
-          sessionStorage.setItem("confirmation", result.message ?? "");
+          sessionStorage.setItem("message", result.message ?? "");
           if (result.location === location.pathname + location.search) location.reload();
           else location.href = result.location;
           return;
         }
-        showResult(output, result.message ?? "done", "good");
+        // A script that shows the result in the dialog prevents the default.
+        if (isDone) form.closest("dialog")?.close();
+        showToast(result.message ?? "Done");
       }
     } catch {
-      showResult(output, "the console does not respond", "bad");
+      showError(output, "the console does not respond");
     } finally {
       button.disabled = false;
+      button.classList.remove("busy");
       // Do not refresh a page that is being left: its topic or group may have been deleted.
       if (!leaving) { sending -= 1; refresh(true); }
     }
   });
-  const confirmation = document.getElementById("confirmation");
-  const storedMessage = sessionStorage.getItem("confirmation");
-  if (confirmation && storedMessage) { confirmation.textContent = storedMessage; confirmation.hidden = false; }
-  sessionStorage.removeItem("confirmation");
 
   // --- filter the rows of a table: <input data-filter="id of the table">
   document.addEventListener("input", (event) => {
@@ -141,14 +217,15 @@
   window.addEventListener("pagehide", () => source?.close());
 
   // --- charts
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const short = (value, unit) => {
-    if (value === null || value === undefined) return "–";
-    const units = unit === "bytes" ? [" B", " kB", " MB", " GB", " TB"] : ["", " k", " M", " G", " T"];
-    let step = 0;
-    while (Math.abs(value) >= 1000 && step < units.length - 1) { value /= 1000; step += 1; }
-    return `${Number(value.toPrecision(3))}${units[step]}`;
-  };
+  // Colours of the theme, resolved: a canvas does not know light-dark().
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  const colour = (name) => { probe.style.color = `var(${name})`; return getComputedStyle(probe).color; };
+  const UNITS = { number: format.compact, rate: format.compact, bytes: format.bytes, duration: format.duration };
+  const VALUES = { number: format.number, rate: format.rate, bytes: format.bytes, duration: format.duration };
+  const SERIES = ["--chart-1", "--chart-2", "--chart-3", "--chart-4", "--chart-5", "--chart-6"];
+  const HEIGHT = 190;
   class LiveChart {
     constructor(element) { this.element = element; this.plot = null; this.loading = false; this.load(); }
     async load() {
@@ -157,12 +234,12 @@
       try {
         const response = await fetch(this.element.dataset.chart, { headers: { Accept: "application/json" } });
         const chart = await response.json();
-        if (!response.ok) this.word(chart.error);
-        else if (chart.times.length < 2) this.word("Nothing was measured yet: this fills while the page is open.");
+        if (!response.ok) this.showText(chart.error);
+        else if (chart.times.length < 2) this.showText("No samples yet. The chart fills while the console runs.");
         else this.draw(chart);
       } catch { showDisconnected(); } finally { this.loading = false; }
     }
-    word(text) {
+    showText(text) {
       this.plot?.destroy(); this.plot = null;
       const line = document.createElement("p");
       line.textContent = text;
@@ -175,31 +252,39 @@
       this.plot?.destroy();
       this.element.replaceChildren();
       this.names = names.join();
-      const colours = ["--in", "--out", "--third", "--fourth"].map(style);
       const unit = this.element.dataset.unit;
-      const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
+      const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+      const line = colour("--line");
+      const axis = { stroke: colour("--soft"), font, grid: { stroke: line, width: 1 }, ticks: { stroke: line, size: 4 } };
       this.plot = new uPlot({
-        width: this.element.clientWidth, height: 190,
+        width: this.element.clientWidth, height: HEIGHT,
+        cursor: { y: false, points: { size: 7 } },
         scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [axis, { ...axis, size: 64, values: (u, ticks) => ticks.map((tick) => short(tick, unit)) }],
-        series: [{}, ...names.map((name, i) => ({
-          label: name, stroke: colours[i % colours.length], width: 2, points: { show: false },
-          value: (u, value) => short(value, unit),
+        axes: [
+          { ...axis, grid: { show: false }, space: 70, values: (u, ticks, axisIndex, space, increment) => ticks.map((tick) => {
+            const text = format.date(tick * 1000);
+            return increment >= 86400 ? text.slice(5, 10) : increment >= 60 ? text.slice(11, 16) : text.slice(11);
+          }) },
+          { ...axis, size: 60, values: (u, ticks) => ticks.map((tick) => (UNITS[unit] ?? UNITS.number)(tick)) },
+        ],
+        series: [{ label: "time", value: (u, value) => (value === null ? "–" : format.date(value * 1000)) }, ...names.map((name, i) => ({
+          label: name, stroke: colour(SERIES[i % SERIES.length]), width: 1.75, points: { show: false },
+          fill: names.length === 1 ? colour("--accent-back") : undefined,
+          value: (u, value) => (VALUES[unit] ?? VALUES.number)(value),
         }))],
       }, data, this.element);
     }
-    resize() { this.plot?.setSize({ width: this.element.clientWidth, height: 190 }); }
+    resize() { this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }); }
   }
   const charts = [...document.querySelectorAll("[data-chart]")].map((element) => new LiveChart(element));
+  function redrawCharts() { for (const chart of charts) { chart.names = ""; chart.load(); } }
   let resizing = 0;
   window.addEventListener("resize", () => {
     clearTimeout(resizing);
     resizing = setTimeout(() => { for (const chart of charts) chart.resize(); }, 100);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const chart of charts) { chart.names = ""; chart.load(); }
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
 
-  window.kavka = { csrf, refresh, showTimes };
+  Object.assign(window.kavka, { csrf, refresh, showTimes, showToast, icon, colour });
   listen();
 })();

@@ -3,15 +3,15 @@
 (() => {
   const plan = document.getElementById("plan"), preview = document.getElementById("preview"), set = document.getElementById("set");
   if (!plan) return;
-  const number = new Intl.NumberFormat();
-  const format = (value) => (value === null ? "–" : number.format(value));
+  const { number } = window.kavka.format;
   plan.addEventListener("done", (event) => {
+    event.preventDefault();
     const result = event.detail;
     const body = preview.querySelector("tbody");
     body.replaceChildren(...result.rows.map((planned) => {
       const row = document.createElement("tr");
-      const change = planned.change === null ? "–" : `${planned.change > 0 ? "+" : ""}${number.format(planned.change)}`;
-      const texts = [planned.topic, planned.partition, format(planned.committed), format(planned.new), change];
+      const change = planned.change === null ? "–" : `${planned.change > 0 ? "+" : ""}${number(planned.change)}`;
+      const texts = [planned.topic, planned.partition, number(planned.committed), number(planned.new), change];
       texts.forEach((text, index) => {
         const cell = row.insertCell();
         cell.textContent = text;

@@ -22,11 +22,7 @@
   const notice = document.getElementById("notice"), failed = document.getElementById("failed");
   const stop = document.getElementById("stop"), more = document.getElementById("more");
   const backwards = results.dataset.start === "newest", tail = results.dataset.start === "tail";
-  const number = new Intl.NumberFormat();
-  const clock = new Intl.DateTimeFormat(undefined, {
-    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-    fractionalSecondDigits: 3, hourCycle: "h23",
-  });
+  const { number, bytes, date, count } = window.kavka.format;
   let source = null, cursor = "", shown = 0, begun = 0;
 
   const cell = (row, text, kind) => {
@@ -57,20 +53,20 @@
       const time = document.createElement("time");
       time.dateTime = message.time;
       time.title = message.time;
-      time.textContent = clock.format(new Date(message.timestamp));
+      time.textContent = date(message.timestamp, true);
       timeCell.append(time);
     }
     cell(row, message.partition, "n");
     const link = document.createElement("a");
     link.href = address(message);
-    link.textContent = message.offset;
+    link.textContent = number(message.offset);
     cell(row, "", "n").append(link);
     dataCell(row, message.key);
     dataCell(row, message.value);
-    cell(row, number.format((message.key.size ?? 0) + (message.value.size ?? 0)), "n");
+    cell(row, bytes((message.key.size ?? 0) + (message.value.size ?? 0)), "n");
     if (message.headers.length) {
       const tag = document.createElement("small");
-      tag.textContent = ` ${message.headers.length} header${message.headers.length > 1 ? "s" : ""}`;
+      tag.textContent = ` ${count(message.headers.length, "header")}`;
       tag.title = message.headers.map((header) => `${header.name}: ${header.value.text}`).join("\n");
       row.cells[4].append(tag);
     }
@@ -84,14 +80,14 @@
     if (previous) previous.after(row); else rows.prepend(row);
   };
   const showProgress = (data, end) => {
-    const total = data.total === null ? "" : ` of ${number.format(data.total)}`;
-    const rate = data.seconds > 0.2 ? `, ${number.format(Math.round(data.scanned / data.seconds))}/s` : "";
-    const dropped = data.dropped ? `, ${number.format(data.dropped)} came too fast to be shown` : "";
+    const total = data.total === null ? "" : ` of ${number(data.total)}`;
+    const rate = data.seconds > 0.2 ? `, ${number(Math.round(data.scanned / data.seconds))}/s` : "";
+    const dropped = data.dropped ? `, ${number(data.dropped)} not shown, because they arrived too fast` : "";
     const state = end ? (data.done ? (shown ? "That is all" : "Nothing was found") : "There is more") : tail ? "Live" : "Searching";
-    progress.textContent = `${state}: ${number.format(shown)} shown, ${number.format(data.scanned)}${total} read${rate}${dropped}`;
+    progress.textContent = `${state}: ${number(shown)} shown, ${number(data.scanned)}${total} read${rate}${dropped}`;
   };
   const finish = () => { source?.close(); source = null; stop.hidden = true; };
-  const fail = (text) => { finish(); failed.textContent = text; failed.hidden = false; progress.textContent = `Stopped: ${number.format(shown)} shown`; };
+  const fail = (text) => { finish(); failed.textContent = text; failed.hidden = false; progress.textContent = `Stopped: ${number(shown)} shown`; };
 
   function search() {
     finish();
@@ -115,7 +111,7 @@
     });
     source.addEventListener("error", () => { if (source) fail("The console does not respond, or rejected the search."); });
   }
-  stop.addEventListener("click", () => { finish(); progress.textContent = `Stopped: ${number.format(shown)} shown`; more.hidden = tail || !cursor; });
+  stop.addEventListener("click", () => { finish(); progress.textContent = `Stopped: ${number(shown)} shown`; more.hidden = tail || !cursor; });
   more.addEventListener("click", search);
   window.addEventListener("pagehide", finish);
   search();
