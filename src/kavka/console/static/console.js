@@ -16,6 +16,14 @@
   };
   showTimes(document);
 
+  // A table that scrolls sideways can be scrolled with the keyboard.
+  const focusScrolling = (root) => {
+    for (const element of root.querySelectorAll(".scroll")) {
+      if (element.scrollWidth > element.clientWidth) element.tabIndex = 0; else element.removeAttribute("tabindex");
+    }
+  };
+  focusScrolling(document);
+
   // --- theme: "" is that of the system
   const themes = [...document.querySelectorAll("[data-theme-choice]")];
   const root = document.documentElement;
@@ -187,6 +195,7 @@
     element.replaceChildren(...replacement.childNodes);
     element.dataset.html = html;
     showTimes(element);
+    focusScrolling(element);
     if (open.length) element.querySelectorAll("details").forEach((d, i) => { if (i < open.length) d.open = open[i]; });
     element.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = scrolled[i] ?? 0; });
     if (focusIndex >= 0) element.querySelectorAll("a, button, summary")[focusIndex]?.focus();
@@ -281,7 +290,7 @@
   let resizing = 0;
   window.addEventListener("resize", () => {
     clearTimeout(resizing);
-    resizing = setTimeout(() => { for (const chart of charts) chart.resize(); }, 100);
+    resizing = setTimeout(() => { focusScrolling(document); for (const chart of charts) chart.resize(); }, 100);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
 
