@@ -14,6 +14,8 @@ Modules
   in threads.
 - `auth.py`: users, roles, sessions, CSRF tokens; `guard.py`: the checks of every request.
 - `views.py`: registration and rendering of pages; `pages/`: the pages; `templates/`, `static/`.
+- `formats.py`: numbers, sizes, rates, durations and dates as texts; `static/format.js` is the same
+  for the script.
 - `live.py`: server-sent events.
 
 To add an operation
@@ -46,16 +48,25 @@ To add a page
         rows = await list_groups(view.context, view.text("search"))
         return view.render("groups.html", rows=rows)
 
-`nav="Groups"` adds it to the navigation. Templates extend base.html and fill `title` and `content`.
-Write data of a cluster with `{{ }}` only, which escapes; never use `|safe` or `Markup` with it. The
+`nav="Groups", icon="users", section="Data"` adds it to the navigation and to the palette (Ctrl-K).
+Templates extend base.html and fill `title` and `content`. The comment at the top of parts.html
+lists the macros for headers, figures, tables, forms, dialogs, charts and empty states; use them
+instead of classes. Colours, sizes and spaces are the custom properties of static/theme.css. Write
+data of a cluster with `{{ }}` only, which escapes; never use `|safe` or `Markup` with it. The
 Content-Security-Policy forbids inline scripts and styles.
 
 - After a new sample the script requests the page again and replaces every element with an `id` and
   `data-live`. Keep forms outside of such elements.
 - `{% from "parts.html" import form, field, confirm %}`, `{% call form(op("create_topic"), csrf,
-  "Create") %}`: a form calls an operation. The script sends it and shows the response in the form;
-  without the script the response is a page.
-- `<div class="chart" data-chart="/api/…" data-unit="bytes">`: a chart of a query that returns a
+  "Create") %}`: a form calls an operation. The script sends it, shows success as a toast and an
+  error in the form; without the script the response is a page.
+- `{% call dialog("create", "Create a topic") %}` and its button `{{ opener("create", "Create
+  topic") }}`: a modal dialog, also without the script. A form in it closes it when the operation
+  succeeds, unless a script of the page prevents the default of the form's event `done`.
+- `{{ chart(op("rates"), "bytes", "Bytes per second") }}`: a chart of a query that returns a
   `Chart`.
-- Times: the filter `|when` renders `<time datetime="…">`; sizes: `|bytes`; numbers: `|number`.
+- Times: the filter `|when` renders `<time datetime="…">`; sizes: `|bytes`; numbers: `|number`; a
+  number with its noun: `|count("partition")`.
+- In scripts: `kavka.format`, `kavka.showToast(text)`, `kavka.icon(name)`,
+  `kavka.colour("--chart-1")` (the colour of the current theme, for a canvas).
 """

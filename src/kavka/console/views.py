@@ -122,7 +122,7 @@ class View:
             "csrf": self.csrf,
             "login": context.console.auth.is_required,
             "alerts": cluster.alerts if cluster else (),
-            "message": context.console.take_message(self.text("confirmation")),
+            "confirmation": context.console.take_message(self.text("confirmation")),
             "version": __version__,
             **values,
         }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -416,16 +416,23 @@ def _address(context: Context, group: str) -> str:
 
 # --- pages
 
+SORT_KEYS: dict[str, Callable[[GroupRow], Any]] = {
+    "group": lambda row: row.group,
+    "state": lambda row: row.state,
+    "lag": lambda row: -1 if row.lag is None else row.lag,
+}
+
 
 @page("/groups", "Groups", nav="Groups", icon="users", section="Data")
 async def groups_page(view: View) -> Response:
     sample = await view.context.cluster.state(groups=True)
     rows = group_rows(sample, view.text("search"), view.text("state"))
     sort = view.text("sort", "group")
-    if sort == "lag":
-        rows.sort(key=lambda row: (-(row.lag if row.lag is not None else -1), row.group))
-    elif sort == "state":
-        rows.sort(key=lambda row: (row.state, row.group))
+    sort_key = SORT_KEYS.get(sort.removeprefix("-"))
+    if sort_key is None:
+        raise Refused(f"sort must be one of {', '.join(SORT_KEYS)}, not '{sort[:60]}'", field="sort")
+    rows.sort(key=lambda row: row.group)
+    rows.sort(key=sort_key, reverse=sort.startswith("-"))
     return view.render(
         "groups.html",
         pager=Pager(view, rows),

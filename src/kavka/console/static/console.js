@@ -28,13 +28,16 @@
   const themes = [...document.querySelectorAll("[data-theme-choice]")];
   const root = document.documentElement;
   const showTheme = () => {
-    for (const button of themes) button.setAttribute("aria-pressed", String(button.dataset.themeChoice === (root.dataset.theme ?? "")));
+    const theme = root.dataset.theme ?? "";
+    for (const button of themes) button.setAttribute("aria-pressed", String(button.dataset.themeChoice === theme));
   };
   for (const button of themes) {
     button.addEventListener("click", () => {
       const theme = button.dataset.themeChoice;
       if (theme) root.dataset.theme = theme; else delete root.dataset.theme;
-      try { if (theme) localStorage.setItem("kavka-theme", theme); else localStorage.removeItem("kavka-theme"); } catch { /* not stored */ }
+      try {
+        if (theme) localStorage.setItem("kavka-theme", theme); else localStorage.removeItem("kavka-theme");
+      } catch { /* Storage is disabled: the choice is not remembered. */ }
       showTheme();
       redrawCharts();
     });
@@ -177,7 +180,9 @@
       if (sending) return;
       const page = new DOMParser().parseFromString(text, "text/html");
       if (!response.ok !== Boolean(document.getElementById("error"))) { location.reload(); return; }
-      for (const element of document.querySelectorAll("[data-live][id]")) update(element, page.getElementById(element.id));
+      for (const element of document.querySelectorAll("[data-live][id]")) {
+        update(element, page.getElementById(element.id));
+      }
     } catch { showDisconnected(); } finally {
       refreshing = false;
       if (repeat) { repeat = false; refresh(); }
@@ -257,31 +262,45 @@
     draw(chart) {
       const names = Object.keys(chart.lines);
       const data = [chart.times, ...names.map((name) => chart.lines[name])];
-      if (this.plot && this.names === names.join()) { this.plot.setData(data); return; }
+      if (this.plot && this.names === names.join()) { this.plot.setData(data); this.showLast(); return; }
       this.plot?.destroy();
       this.element.replaceChildren();
       this.names = names.join();
       const unit = this.element.dataset.unit;
       const font = `11px ${getComputedStyle(document.body).fontFamily}`;
       const line = colour("--line");
-      const axis = { stroke: colour("--soft"), font, grid: { stroke: line, width: 1 }, ticks: { stroke: line, size: 4 } };
+      const stroke = colour("--soft");
+      const axis = { stroke, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line, size: 4 } };
+      const tickTime = (tick, increment) => {
+        const text = format.date(tick * 1000);
+        return increment >= 86400 ? text.slice(5, 10) : increment >= 60 ? text.slice(11, 16) : text.slice(11);
+      };
+      const time = { label: "time", value: (u, value) => (value === null ? "–" : format.date(value * 1000)) };
       this.plot = new uPlot({
         width: this.element.clientWidth, height: HEIGHT,
         cursor: { y: false, points: { size: 7 } },
         scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
         axes: [
-          { ...axis, grid: { show: false }, space: 70, values: (u, ticks, axisIndex, space, increment) => ticks.map((tick) => {
-            const text = format.date(tick * 1000);
-            return increment >= 86400 ? text.slice(5, 10) : increment >= 60 ? text.slice(11, 16) : text.slice(11);
-          }) },
+          {
+            ...axis, grid: { show: false }, space: 70,
+            values: (u, ticks, index, space, increment) => ticks.map((tick) => tickTime(tick, increment)),
+          },
           { ...axis, size: 60, values: (u, ticks) => ticks.map((tick) => (UNITS[unit] ?? UNITS.number)(tick)) },
         ],
-        series: [{ label: "time", value: (u, value) => (value === null ? "–" : format.date(value * 1000)) }, ...names.map((name, i) => ({
+        series: [time, ...names.map((name, i) => ({
           label: name, stroke: colour(SERIES[i % SERIES.length]), width: 1.75, points: { show: false },
           fill: names.length === 1 ? colour("--accent-back") : undefined,
           value: (u, value) => (VALUES[unit] ?? VALUES.number)(value),
         }))],
       }, data, this.element);
+      this.plot.over.addEventListener("mouseleave", () => this.showLast());
+      this.showLast();
+    }
+    // Without the pointer on the chart, the legend has the last values. uPlot draws after the current task.
+    showLast() {
+      setTimeout(() => {
+        if (this.plot && !this.plot.over.matches(":hover")) this.plot.setLegend({ idx: this.plot.data[0].length - 1 });
+      });
     }
     resize() { this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }); }
   }

@@ -19,7 +19,10 @@ window.kavka.format = (() => {
   };
   const bytes = (value) => (isMissing(value) ? "–" : scaled(value, 1000, ["B", "kB", "MB", "GB", "TB", "PB"], " "));
   const compact = (value) => (isMissing(value) ? "–" : scaled(value, 1000, ["", "k", "M", "G", "T"], SPACE));
-  const rate = (value) => (isMissing(value) ? "–" : Math.abs(value) > 0 && Math.abs(value) < 9.95 ? rounded(value, 1) : number(value));
+  const rate = (value) => {
+    if (isMissing(value)) return "–";
+    return Math.abs(value) > 0 && Math.abs(value) < 9.95 ? rounded(value, 1) : number(value);
+  };
   const share = (value) => (isMissing(value) ? "–" : `${rounded(value * 100, 0)}%`);
   const duration = (seconds) => {
     if (isMissing(seconds)) return "–";

@@ -21,6 +21,7 @@
   const rows = document.getElementById("rows"), progress = document.getElementById("progress");
   const notice = document.getElementById("notice"), failed = document.getElementById("failed");
   const stop = document.getElementById("stop"), more = document.getElementById("more");
+  const waiting = document.getElementById("waiting");
   const backwards = results.dataset.start === "newest", tail = results.dataset.start === "tail";
   const { number, bytes, date, count } = window.kavka.format;
   let source = null, cursor = "", shown = 0, begun = 0;
@@ -86,17 +87,19 @@
     const state = end ? (data.done ? (shown ? "That is all" : "Nothing was found") : "There is more") : tail ? "Live" : "Searching";
     progress.textContent = `${state}: ${number(shown)} shown, ${number(data.scanned)}${total} read${rate}${dropped}`;
   };
-  const finish = () => { source?.close(); source = null; stop.hidden = true; };
+  const finish = () => { source?.close(); source = null; stop.hidden = true; waiting.hidden = true; };
   const fail = (text) => { finish(); failed.textContent = text; failed.hidden = false; progress.textContent = `Stopped: ${number(shown)} shown`; };
 
   function search() {
     finish();
     failed.hidden = true; notice.hidden = true; more.hidden = true; stop.hidden = false;
+    waiting.hidden = tail || shown > 0;
     const target = new URL(results.dataset.stream, location.href);
     if (cursor) target.searchParams.set("cursor", cursor);
     begun = performance.now();
     source = new EventSource(target);
     source.addEventListener("hits", (event) => {
+      waiting.hidden = true;
       for (const message of JSON.parse(event.data)) { place(build(message)); shown += 1; }
       const limit = tail ? MAX_TAILED : MAX_ROWS;
       while (rows.rows.length > limit) (tail ? rows.lastElementChild : rows.firstElementChild).remove();

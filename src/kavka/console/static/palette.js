@@ -68,11 +68,12 @@
   const go = (option) => { if (option) location.href = option.dataset.location; };
 
   document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest?.("input, select, textarea");
+    const isBusy = event.target.closest?.("input, select, textarea") || document.querySelector("dialog[open]");
+    const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
     if ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "k") {
       event.preventDefault();
       if (dialog.open) dialog.close(); else open();
-    } else if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey && !document.querySelector("dialog[open]")) {
+    } else if (event.key === "/" && isPlain && !isBusy) {
       event.preventDefault();
       open();
     }
