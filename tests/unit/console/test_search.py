@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from kavka.console.pages.search import MAX_MATCHES_PER_KIND, Match, best
-
-
-def names(pattern: str, *candidates: str) -> list[str]:
-    return [match.name for match in best([Match("Topics", name, "", "", "") for name in candidates], pattern)]
+from kavka.console.pages.search import MAX_MATCHES_PER_KIND, best
 
 
 def test_the_name_itself_is_first_then_prefixes_then_words_then_others():
     candidates = ("reorders", "shop.orders", "orders.archive", "Orders", "orders-2", "stock")
-    assert names("orders", *candidates) == ["Orders", "orders-2", "orders.archive", "shop.orders", "reorders"]
+    assert best(candidates, "orders") == ["Orders", "orders-2", "orders.archive", "shop.orders", "reorders"]
 
 
 def test_there_are_at_most_a_few_matches_of_a_kind():
-    assert names("t", *(f"t{number:05}" for number in range(10_000))) == [
-        f"t{n:05}" for n in range(MAX_MATCHES_PER_KIND)
-    ]
+    assert best((f"t{number:05}" for number in range(10_000)), "t") == [f"t{n:05}" for n in range(MAX_MATCHES_PER_KIND)]

@@ -36,7 +36,6 @@ def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> M
 
 @page("/messages", "Messages", nav="Messages", icon="mail", section="Data")
 async def messages_page(view: View) -> Response:
-    sample = await view.context.cluster.state()
     inputs = _inputs(view)
     error = ""
     topic = await find_topic(view.context, inputs.topic)
@@ -53,13 +52,11 @@ async def messages_page(view: View) -> Response:
         wanted=inputs,
         topic=topic,
         error=error,
-        topics=[t.name for t in sample.topics.values()],
         starts=Start.ALL,
         decoders=DECODERS,
         formats=writing.FORMATS,
         query=view.request.url.query,
         may_produce=view.context.user.role >= Role.OPERATE,
-        copied=view.text("produce"),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Annotated
 from urllib.parse import quote, urlencode
 from weakref import WeakKeyDictionary
@@ -52,44 +53,38 @@ async def search(
         raise Refused(f"the text has more than {MAX_TEXT_LENGTH} characters", field="text")
     base = f"/c/{quote(context.cluster.name, safe='')}"
     entries = [entry for entries in navigation(context.user.role).values() for entry in entries]
-    pages = [Match("Pages", entry.nav, "", entry.icon, base + entry.path) for entry in entries]
+    pages = {entry.nav: Match("Pages", entry.nav, "", entry.icon, base + entry.path) for entry in entries}
     if not pattern:
-        return Matches(pages)
-    topics = [
-        Match(
-            "Topics",
-            row.name,
-            "internal" if row.internal else "",
-            "layers",
-            f"{base}/topics/{quote(row.name, safe='')}",
-        )
-        for row in await list_topics(context, pattern, internal=True)
-    ]
-    groups = [
-        Match("Groups", row.group, row.state, "users", f"{base}/groups/one?{urlencode({'group': row.group})}")
-        for row in await list_groups(context, pattern)
-    ]
-    brokers = [
-        Match("Brokers", f"Broker {row.id}", row.host if row.up else "missing", "server", f"{base}/brokers/{row.id}")
-        for row in await list_brokers(context)
-    ]
-    connectors = [
-        Match("Connectors", name, "", "plug", f"{base}/pipelines#connectors") for name in await _connectors(context)
-    ]
-    return Matches([match for kind in (pages, topics, groups, brokers, connectors) for match in best(kind, pattern)])
+        return Matches(list(pages.values()))
+    # The lists have only what the user may see.
+    topics = {row.name: row.internal for row in await list_topics(context, pattern, internal=True)}
+    groups = {row.group: row.state for row in await list_groups(context, pattern)}
+    brokers = {f"Broker {row.id}": row for row in await list_brokers(context)}
+    matches = [pages[name] for name in best(pages, pattern)]
+    for name in best(topics, pattern):
+        location = f"{base}/topics/{quote(name, safe='')}"
+        matches.append(Match("Topics", name, "internal" if topics[name] else "", "layers", location))
+    for name in best(groups, pattern):
+        matches.append(Match("Groups", name, groups[name], "users", f"{base}/groups/one?{urlencode({'group': name})}"))
+    for name in best(brokers, pattern):
+        row = brokers[name]
+        matches.append(Match("Brokers", name, row.host if row.up else "missing", "server", f"{base}/brokers/{row.id}"))
+    for name in best(await _connectors(context), pattern):
+        matches.append(Match("Connectors", name, "", "plug", f"{base}/pipelines#connectors"))
+    return Matches(matches)
 
 
-def best(candidates: Iterable[Match], pattern: str) -> list[Match]:
+def best(names: Iterable[str], pattern: str) -> list[str]:
     """Return the best matches: the name itself, then names that start with the pattern, then names
     with a word that does, then others that contain it; shorter names first."""
 
-    def rank(match: Match) -> tuple[int, int, str]:
-        name = match.name.lower()
-        at = name.find(pattern)
-        order = 0 if name == pattern else 1 if at == 0 else 2 if not name[at - 1].isalnum() else 3
-        return order, len(name), name
+    def rank(name: str) -> tuple[int, int, str]:
+        lower = name.lower()
+        at = lower.find(pattern)
+        order = 0 if lower == pattern else 1 if at == 0 else 2 if not lower[at - 1].isalnum() else 3
+        return order, len(name), lower
 
-    return sorted((match for match in candidates if pattern in match.name.lower()), key=rank)[:MAX_MATCHES_PER_KIND]
+    return nsmallest(MAX_MATCHES_PER_KIND, (name for name in names if pattern in name.lower()), key=rank)
 
 
 _cache: WeakKeyDictionary[ClusterHandle, tuple[float, list[str]]] = WeakKeyDictionary()

@@ -167,6 +167,22 @@
     }
   });
 
+  // --- suggestions: <datalist data-suggest="address of the search" data-kind="Topics">
+  for (const suggestions of document.querySelectorAll("datalist[data-suggest]")) {
+    let timer = 0;
+    const suggest = async (text) => {
+      const response = await fetch(`${suggestions.dataset.suggest}?text=${encodeURIComponent(text)}`);
+      if (!response.ok) return;
+      const matches = (await response.json()).matches.filter((match) => match.kind === suggestions.dataset.kind);
+      suggestions.replaceChildren(...matches.map((match) => new Option(match.name, match.name)));
+    };
+    document.addEventListener("input", (event) => {
+      if (event.target.list !== suggestions) return;
+      clearTimeout(timer);
+      timer = setTimeout(() => suggest(event.target.value.trim()).catch(() => {}), 150);
+    });
+  }
+
   // --- live updates: load the page again and replace every [data-live] element
   let refreshing = false, repeat = false, sending = 0;
   async function refresh(isRequired = false) {
