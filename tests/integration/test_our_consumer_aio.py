@@ -66,7 +66,7 @@ def test_a_group_is_read_with_async_for(servers: str, topic: str, protocol: str)
     assert events == [("assigned", partitions), ("revoked", partitions)]
 
 
-def test_all_methods_of_the_blocking_consumer_are_available(servers: str, topic: str) -> None:
+def test_methods_of_the_blocking_consumer_are_available(servers: str, topic: str) -> None:
     fill(servers, topic, numbers(20))
 
     async def main() -> None:

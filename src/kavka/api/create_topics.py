@@ -62,13 +62,13 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
     may_not_describe = authorization.denied(
         ctx, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, (t.name for t in request.topics), log_denied=False
     )
-    pending = iter(outcomes)
+    created = iter(outcomes)
     return CreateTopicsResponse(
         throttle_time_ms=quota.throttle_ms,
         topics=[
             _denied_result(topic.name, topic.name not in may_not_describe)
             if topic.name in denied
-            else _result(ctx, next(pending), topic.name not in may_not_describe)
+            else _result(ctx, next(created), topic.name not in may_not_describe)
             async for topic in over_turns(request.topics)
         ],
     )

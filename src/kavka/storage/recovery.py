@@ -250,6 +250,8 @@ def _sizes(dir: str) -> dict[str, int]:
 def finish_interrupted_changes(dir: str, config: LogConfig, sizes: dict[str, int]) -> None:
     """Finish the file operations that a crash interrupted: remove incomplete files and files that
     were pending deletion, and complete the swap of `.swap` segments. Raises OSError."""
+    # Kafka splits a segment whose relative offsets overflow. If `.cleaned` files of a split remain,
+    # the split segment still exists, and the `.swap` files of the split are removed as well.
     first_unfinished = min(
         (offset for name in sizes if name.endswith(CLEANED_SUFFIX) and (offset := offset_of(name)) is not None),
         default=None,

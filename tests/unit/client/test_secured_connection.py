@@ -35,8 +35,8 @@ async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def connect(
     authority: Authority, certificate: Certificate | None, folder: Path, *, serve: Serve = ignore, timeout: float = 10.0
 ) -> Exception:
-    """Connect over TLS to a server with this certificate, without one to a server without TLS, and
-    return the error."""
+    """Start a server, connect to it over TLS, and return the error. The server has TLS if
+    `certificate` is not None."""
     context = None
     if certificate is not None:
         path = str(certificate.write_pem(folder / "server.pem"))
@@ -83,7 +83,7 @@ def test_a_certificate_of_another_authority_is_rejected(tmp_path: Path) -> None:
 
 
 @run_in_loop
-async def test_a_silent_server_ends_the_attempt(tmp_path: Path) -> None:
+async def test_a_connection_to_a_silent_server_times_out(tmp_path: Path) -> None:
     authority = Authority()
     error = await connect(authority, None, tmp_path, timeout=0.3)
     assert isinstance(error, KafkaTimeout) and "within 0.3 s" in str(error)
@@ -100,5 +100,5 @@ async def test_a_server_without_tls_is_reported(tmp_path: Path) -> None:
 
     closed = await connect(Authority(), None, tmp_path, serve=close)
     assert isinstance(closed, Disconnected) and "is it a port without TLS?" in str(closed)
-    answered = await connect(Authority(), None, tmp_path, serve=respond)
-    assert isinstance(answered, AuthenticationFailed) and "is it a port without TLS?" in str(answered)
+    responded = await connect(Authority(), None, tmp_path, serve=respond)
+    assert isinstance(responded, AuthenticationFailed) and "is it a port without TLS?" in str(responded)
