@@ -14,11 +14,11 @@ Read = tuple[int, bytes | None]
 # The producer whose duplicates are accepted in the case that `replicas.resent` describes.
 MAY_RESEND = "rdkafka"
 # Maximum number of violations of one kind that are listed. Further violations are counted.
-MANY = 5
+MAX_LISTED = 5
 
 
 def check(history: History, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
-    """Check the final records of every partition, which are in the order of a reader."""
+    """Check the final records of every partition, in the order in which a consumer reads them."""
     violations = _first_of_each_kind(history.violations)
     for partition in range(history.partitions):
         violations += _check_partition(history, partition, final.get(partition, ()))
@@ -100,14 +100,14 @@ def _first_of_each_kind(violations: Sequence[Violation]) -> list[Violation]:
     examples: list[Violation] = []
     for violation in list(violations):
         counts[violation.kind] += 1
-        if counts[violation.kind] <= MANY:
+        if counts[violation.kind] <= MAX_LISTED:
             examples.append(violation)
-    more = {kind: count - MANY for kind, count in counts.items() if count > MANY}
+    more = {kind: count - MAX_LISTED for kind, count in counts.items() if count > MAX_LISTED}
     return examples + [Violation(kind, f"and {count} more during the load") for kind, count in more.items()]
 
 
 def report(kind: str, where: str, texts: Sequence[str]) -> list[Violation]:
-    violations = [Violation(kind, f"{where}: {text}") for text in texts[:MANY]]
-    if len(texts) > MANY:
-        violations.append(Violation(kind, f"{where}: and {len(texts) - MANY} more"))
+    violations = [Violation(kind, f"{where}: {text}") for text in texts[:MAX_LISTED]]
+    if len(texts) > MAX_LISTED:
+        violations.append(Violation(kind, f"{where}: and {len(texts) - MAX_LISTED} more"))
     return violations

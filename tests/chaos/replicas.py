@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kavka.records.batch import batches
 from kavka.records.reader import batch_records, read_records
-from tests.chaos.checker import MANY, Read
+from tests.chaos.checker import MAX_LISTED, Read
 from tests.chaos.history import Violation
 
 
@@ -52,7 +52,7 @@ def compare(name: str, logs: Mapping[int, bytes]) -> list[Violation]:
     if not differences:
         sizes = {broker: len(log) for broker, log in logs.items()}
         differences.append(f"a log has bytes after the last batch: sizes {sizes}")
-    return [Violation("replicas", f"{name}: {text}") for text in differences[:MANY]]
+    return [Violation("replicas", f"{name}: {text}") for text in differences[:MAX_LISTED]]
 
 
 def records(log: bytes) -> list[Read]:

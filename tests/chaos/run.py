@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import replicas, transactions
-from tests.chaos.checker import MANY, Read, check, check_group
+from tests.chaos.checker import MAX_LISTED, Read, check, check_group
 from tests.chaos.cluster import BROKERS, PARTITIONS, TOPIC, Cluster
 from tests.chaos.faults import Fault, Scene
 from tests.chaos.history import History, Violation
@@ -226,7 +226,7 @@ class Run:
             violations += self._check_transactions()
             violations += [
                 Violation("failed", f"{record} of partition {partition} was not delivered: {error}")
-                for partition, record, error in self.history.failed[:MANY]
+                for partition, record, error in self.history.failed[:MAX_LISTED]
             ]
         return violations
 
@@ -301,7 +301,7 @@ class Run:
             if not open_transactions or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-        violations = [Violation("open", text) for text in open_transactions[:MANY]]
+        violations = [Violation("open", text) for text in open_transactions[:MAX_LISTED]]
         return violations + transactions.check(self.transactions, final)
 
     def _committed(self) -> tuple[dict[int, list[Read]], list[str]]:

@@ -37,8 +37,8 @@ def prepared(target: Target, topic: str, value: str, transactional_id: str | Non
 
 
 def committed(target: Target, topic: str, *, is_open: bool = False) -> list[bytes]:
-    """The records of a read_committed consumer: all records once the markers are written, or up
-    to the open transaction."""
+    """Return the records that a read_committed consumer can read. With `is_open`, these are the
+    records before the open transaction. Otherwise wait until the consumer has read to the end."""
     tp = TopicPartition(topic, 0)
     with (
         Consumer(bootstrap_servers=target.bootstrap_servers, isolation_level="read_committed") as consumer,
@@ -95,7 +95,7 @@ def test_the_next_producer_of_the_id_aborts_the_transaction_and_a_commit_fails(
     assert committed(target, topic) == [b"b"]
 
 
-def test_the_producer_can_end_its_transaction_and_cannot_send_before(target: Target, admin: Admin, topic: str) -> None:
+def test_a_prepared_producer_can_end_its_transaction_but_not_send(target: Target, admin: Admin, topic: str) -> None:
     with producer_of(target, f"id-{topic}") as producer:
         producer.send(topic, "a", partition=0)
         assert producer.prepare_transaction() is not None

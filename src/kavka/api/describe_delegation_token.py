@@ -1,4 +1,4 @@
-"""DescribeDelegationToken (key 41): the tokens of the user of the connection.
+"""DescribeDelegationToken (key 41): the tokens that the client may see.
 
 v0-v1  filter by owners
 v2     flexible
@@ -52,7 +52,7 @@ def _may_describe(ctx: RequestContext, token: DelegationToken) -> bool:
     ) or authorization.may(ctx, Operation.DESCRIBE_TOKENS, ResourceType.USER, str(token.owner), log_denied=False)
 
 
-def _described(token: DelegationToken, code: bytes) -> DescribedDelegationToken:
+def _described(token: DelegationToken, hmac: bytes) -> DescribedDelegationToken:
     return DescribedDelegationToken(
         principal_type=token.owner.type,
         principal_name=token.owner.name,
@@ -62,7 +62,7 @@ def _described(token: DelegationToken, code: bytes) -> DescribedDelegationToken:
         expiry_timestamp=token.expires_at_ms,
         max_timestamp=token.max_at_ms,
         token_id=token.id,
-        hmac=code,
+        hmac=hmac,
         renewers=[
             DescribedDelegationTokenRenewer(principal_type=renewer.type, principal_name=renewer.name)
             for renewer in token.renewers

@@ -21,9 +21,13 @@ API_VERSIONS_COMMAND = Command(
     examples=("kavka broker-api-versions --bootstrap-server localhost:9092",),
 )
 
-_CHANGES = (
+_CHANGE_OPTIONS = (
     Option("feature", "A feature and its level: name=level.", "name=level", repeated=True),
-    Option("metadata", "The metadata.version of a KRaft cluster: a release or a level of it.", "version"),
+    Option(
+        "metadata",
+        "The metadata.version of a KRaft cluster: a release (4.0) or one of its levels (4.0-IV1).",
+        "version",
+    ),
     Option("dry-run", "Validate the change without making it."),
 )
 
@@ -33,12 +37,12 @@ FEATURES_COMMAND = Command(
     (JSON, *connection_options()),
     subcommands=(
         Command("describe", "Show the supported and the finalized level of each feature."),
-        Command("upgrade", "Raise the level of features.", _CHANGES),
-        Command("downgrade", "Lower the level of features.", _CHANGES),
+        Command("upgrade", "Raise the level of features.", _CHANGE_OPTIONS),
+        Command("downgrade", "Lower the level of features.", _CHANGE_OPTIONS),
         Command(
             "disable",
             "Set the level of features to zero.",
-            (Option("feature", "A feature.", "name", repeated=True), _CHANGES[2]),
+            (Option("feature", "A feature.", "name", repeated=True), _CHANGE_OPTIONS[2]),
         ),
     ),
     examples=("kavka features --bootstrap-server localhost:9092 describe",),

@@ -71,7 +71,8 @@ _FORMAT_VERSION = 1
 
 
 class _Node(NamedTuple):
-    """The state of a znode after a write. Immutable. `child_count` is not stored on disk."""
+    """The state of a znode after a write. Immutable. `child_count` is not stored on disk. The
+    cversion of ZooKeeper counts created and deleted children, and follows from both counts."""
 
     data: bytes | None
     version: int
@@ -170,7 +171,7 @@ class EmbeddedStore(MetadataStore):
         if changes:
             self._commit([changes])
             self._apply(changes)
-        # The session id is a new zxid, so it is greater than every earlier session id.
+        # The session id is a new zxid, so no znode on disk has it as its owner.
         self._zxid += 1
         self._session_id = self._zxid
 

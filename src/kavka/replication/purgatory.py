@@ -1,5 +1,5 @@
-"""Requests that cannot complete yet (Kafka's purgatory): a produce waits for its replicas or its
-flush, a DeleteRecords for its replicas, a fetch for data.
+"""Requests that cannot complete yet (Kafka's purgatory): Produce waits for the replicas or the
+flush, DeleteRecords for the replicas, Fetch for data.
 
 A delayed operation is a future with a deadline. Each partition has a set of the operations that
 depend on it, and calls `check()` when an offset has moved. A completed operation removes itself

@@ -4,7 +4,8 @@
     RULE:^CN=(.*?),OU=Users.*$/$1/L, DEFAULT
 
 Rules are tried in order. A rule applies if its pattern matches the whole name. DEFAULT keeps the
-whole name. Patterns are RE2's, in time linear in the name, which the client chooses.
+whole name. RE2 matches the patterns in time linear in the length of the name, because the client
+chooses the name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves a log to another data directory while it is appended to (AlterReplicaLogDirs).
+"""Moves a log to another data directory while records are appended to it (AlterReplicaLogDirs).
 
 A worker thread copies the batches of the current log, as a follower would, to a future log in a
 folder `<topic>-<partition>.<unique id>-future` of the target directory. When the future log has

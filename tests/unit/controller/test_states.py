@@ -1,3 +1,5 @@
+"""The transition tables of the controller are those of Kafka, and are in the docs."""
+
 from __future__ import annotations
 
 from enum import Enum

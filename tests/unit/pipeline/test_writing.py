@@ -1,4 +1,4 @@
-"""Records that a sink cannot write, with a handler of errors."""
+"""The error handler of a sink gets the records that the sink cannot write."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Producer:
 class Errors:
     is_per_record = True
 
-    def __init__(self, answer: Sequence[ProducerRecord[bytes, bytes]] | Exception) -> None:
-        self._answer = answer
+    def __init__(self, result: Sequence[ProducerRecord[bytes, bytes]] | Exception) -> None:
+        self._result = result
         self.records: list[Any] = []
 
     def failed(self, record: ProducerRecord[bytes, bytes], error: KafkaError) -> Any:
         self.records.append((record.topic, record.key, record.value, error.code))
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
     def end(self, error: KafkaError) -> NoReturn:
         raise PipelineError(f"ended: {error}")
@@ -73,9 +73,9 @@ def rows(*values: bytes) -> list[pa.RecordBatch]:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
-    made = Producer()
-    monkeypatch.setattr(writing._producer, "get", lambda settings: made)
-    return made
+    producer = Producer()
+    monkeypatch.setattr(writing._producer, "get", lambda settings: producer)
+    return producer
 
 
 def test_records_that_fail_are_left_out_and_others_are_written_instead(producer: Producer) -> None:

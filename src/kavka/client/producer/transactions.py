@@ -119,8 +119,8 @@ class Transactions:
         """The number of the open transaction, or of the last transaction.
         `PartitionQueue.in_transaction` refers to it."""
         self.second_protocol = False
-        """Whether `transaction.version` is at least 2: the first batch to a partition adds it to the
-        transaction, and the end of a transaction increments the producer epoch."""
+        """Whether `transaction.version` is at least 2: the first batch to a partition adds the
+        partition to the transaction, and the end of a transaction increments the producer epoch."""
         self._sequences = sequences
         self._requests = TransactionRequests(cluster, config, sequences)
         self._on_state = on_state
@@ -371,8 +371,8 @@ class Transactions:
         transaction."""
         if self.state is State.FATAL_ERROR or number not in (None, self.number):
             return
-        # The leader of a partition returns INVALID_PRODUCER_EPOCH to a fenced producer, and after the
-        # coordinator aborted the transaction by its timeout. An abort shows which of them it is.
+        # INVALID_PRODUCER_EPOCH from the leader of a partition is not fatal, as in Kafka. The
+        # coordinator decides whether the producer is fenced, when the transaction is aborted.
         if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
             self.error = error
             self._transition(State.FATAL_ERROR)
