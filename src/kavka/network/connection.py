@@ -622,8 +622,7 @@ class Connection:
         )
 
     def on_bytes_released(self) -> None:
-        """Handle the carried requests: a request has released bytes of
-        `queued.max.request.bytes`."""
+        """Handle the carried requests, because bytes of `queued.max.request.bytes` are free."""
         self._waits_for_bytes = False
         try:
             self._handle_carried()

@@ -49,13 +49,10 @@ def reconcile(
     member reports that it owns no partitions."""
     current = member.current
     state = current.state
-    if state == STABLE:
-        if current.epoch == target_epoch:
-            return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
-    elif state == UNREVOKED:
-        if _may_still_own_any(reported, current.revoking):
-            return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
-    elif state != UNRELEASED and (reported is None or len(reported) > 0):
+    has_target = state == STABLE and current.epoch == target_epoch
+    if has_target or (state == UNREVOKED and _may_still_own_any(reported, current.revoking)):
+        return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
+    if state not in (STABLE, UNREVOKED, UNRELEASED) and (reported is None or len(reported) > 0):
         # A coordinator of a newer version has written this state. The member must rejoin.
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
