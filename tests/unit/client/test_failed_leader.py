@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -22,6 +21,7 @@ from kavka.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.support import virtual_time
 
 BROKERS = {0: 1000, 1: 1001, 2: 1002}
 
@@ -71,7 +71,7 @@ class FakeConnection:
         self.closed = False
         self.in_flight = 0
         self.throttled_until = 0.0
-        self.last_used = time.monotonic()
+        self.last_used = asyncio.get_running_loop().time()
         self.on_close: Callable[[Any], None] | None = None
 
     def version_of(self, api_key: int) -> int:
@@ -81,7 +81,7 @@ class FakeConnection:
         await asyncio.sleep(0)
         if self.closed:
             raise Disconnected("closed")
-        self.brokers.metadata_requests.append((time.monotonic(), self.broker_id))
+        self.brokers.metadata_requests.append((asyncio.get_running_loop().time(), self.broker_id))
         return self.brokers.metadata()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -96,6 +96,7 @@ def in_client(body: Callable[[Cluster, FakeBrokers], Awaitable[None]], monkeypat
     async def run() -> None:
         brokers = FakeBrokers()
         monkeypatch.setattr(connections.Connection, "open", brokers.connect)
+        monkeypatch.setattr(Cluster, "_now", lambda _: asyncio.get_running_loop().time())
         servers = ",".join(f"host:{port}" for port in BROKERS.values())
         cluster = Cluster(ClientConfig(PRODUCER_CONFIGS, {"bootstrap.servers": servers}))
         await cluster.start()
@@ -107,31 +108,31 @@ def in_client(body: Callable[[Cluster, FakeBrokers], Awaitable[None]], monkeypat
         finally:
             await cluster.close()
 
-    asyncio.run(run())
+    virtual_time.run(run())
 
 
-def test_a_client_asks_another_broker_at_once_when_the_connection_to_the_leader_breaks(
+def test_a_client_requests_metadata_from_another_broker_when_the_connection_to_the_leader_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(cluster: Cluster, brokers: FakeBrokers) -> None:
         await cluster.connection(0)
         brokers.metadata_requests.clear()
         brokers.attempts.clear()
-        killed_at = time.monotonic()
+        killed_at = asyncio.get_running_loop().time()
         brokers.leader, brokers.leader_epoch = 2, 6
         brokers.kill(0)
         version = cluster.version
         await cluster.wait_for_update(version, 5)
         assert cluster.leader_of("t", 0) == 2
-        (asked_at, broker_id) = brokers.metadata_requests[0]
+        (requested_at, broker_id) = brokers.metadata_requests[0]
         assert broker_id != 0
-        assert asked_at - killed_at < 0.1, "before any retry backoff"
-        assert 0 not in brokers.attempts, "the lost broker is asked last"
+        assert requested_at - killed_at < 0.1, "before any retry backoff"
+        assert 0 not in brokers.attempts, "the lost broker is the last resort"
 
     in_client(body, monkeypatch)
 
 
-def test_a_client_repeats_the_question_while_the_leader_is_a_broker_that_it_lost(
+def test_a_client_repeats_the_request_while_the_leader_is_a_broker_that_it_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The new leader is elected some time after the connection broke."""
@@ -148,13 +149,13 @@ def test_a_client_repeats_the_question_while_the_leader_is_a_broker_that_it_lost
         # The delay doubles from 100 ms on.
         assert 3 <= len(brokers.metadata_requests) <= 8
         brokers.leader, brokers.leader_epoch = 1, 6
-        deadline = time.monotonic() + 1.3
+        deadline = asyncio.get_running_loop().time() + 1.3
         while cluster.leader_of("t", 0) != 1:
-            assert time.monotonic() < deadline
+            assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         requests = len(brokers.metadata_requests)
         await asyncio.sleep(1.2)
-        assert len(brokers.metadata_requests) <= requests + 1, "a live leader ends the questions"
+        assert len(brokers.metadata_requests) <= requests + 1, "a live leader ends the requests"
 
     in_client(body, monkeypatch)
