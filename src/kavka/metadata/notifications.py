@@ -95,7 +95,7 @@ class NotificationFollower:
             except (NoNode, MalformedNode) as error:
                 logger.warning("Ignoring a change notification: %s", error)
             self._last_applied = self._number(name)
-        # Deleting a notification also fires the watch. There is nothing new then, and no purge.
+        # A purge also fires the watch, and must not cause another purge.
         if new_names:
             await self._purge(names)
 

@@ -1,3 +1,5 @@
+"""Where the jars of ZooKeeper are found, and the command that starts the server."""
+
 from __future__ import annotations
 
 from pathlib import Path
