@@ -172,7 +172,7 @@ def test_a_right_changes_on_every_broker_under_load(cluster: SecureCluster) -> N
 
 def test_certificates_of_all_brokers_rotate_under_load(cluster: SecureCluster) -> None:
     """Replication and clients continue without one failed request, with open and new connections.
-    Apache's broker reads its key store again only when it is asked to."""
+    Apache's broker reads its key store again only after a change of its dynamic settings."""
     topic = "rotated"
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, replica_assignments={0: [0, 1], 1: [1, 0]})])

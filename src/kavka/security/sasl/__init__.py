@@ -1,8 +1,8 @@
 """SASL mechanisms, one class per mechanism and side. Bytes in and bytes out, no I/O, no settings.
 
-A server is fed the client's messages with `respond` until `identity` is set. A client is asked for
-`initial`, then fed the server's messages with `respond` until `is_complete`. An object serves one
-exchange.
+The caller passes the client's messages to `respond` of the server until `identity` is set. It sends
+`initial` of the client first, then passes the server's messages to `respond` of the client until
+`is_complete`. An object serves one exchange.
 """
 
 from __future__ import annotations
