@@ -26,7 +26,7 @@ FILES = (
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [targets.APACHE, targets.APACHE_39])
+@pytest.mark.parametrize("name", [targets.APACHE, pytest.param(targets.APACHE_39, marks=pytest.mark.matrix)])
 def test_the_clients_behave_the_same_on_apache_kafka(java_parts: None, name: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--target", name]

@@ -206,6 +206,7 @@ def test_a_job_runs_on_workers_that_share_nothing_but_the_object_store(
     assert driver.stop(timeout=120) == 0, driver.log_tail()
 
 
+@pytest.mark.matrix
 def test_a_lost_worker_changes_no_result(runs: Callable[..., Runs], tmp_path: Path) -> None:
     application = runs("words")
     with Standalone(tmp_path / "cluster", workers=2, is_isolated=True) as cluster:

@@ -323,7 +323,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [pytest.param(False, marks=pytest.mark.matrix), True])
 def test_a_killed_driver_loses_and_duplicates_no_record(
     target: Target, admin: Admin, topic: str, tmp_path: Path, cached: bool
 ) -> None:
