@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kavka.api.context import RequestContext
     from kavka.api.registry import Api
     from kavka.replication.partition import Partition
+    from kavka.security.authorizer import ClientAuthorizer
+    from kavka.security.quotas import ClientQuota
 
 # Before version 5 the response has no log start offset.
 MIN_VERSION = 5
@@ -111,8 +113,9 @@ class ProduceLane:
     """
 
     __slots__ = (
-        "_acks", "_authorizer", "_end", "_is_flexible", "_key", "_partition", "_partitions",
-        "_staged_appends", "_topic_id", "after", "api", "before", "client_id", "pack", "prefix", "size", "version",
+        "_acks", "_acl_version", "_authorizer", "_end", "_is_flexible", "_key", "_partition", "_partitions",
+        "_staged_appends", "_topic_id", "after", "api", "before", "client_id", "pack", "prefix", "quota",
+        "quota_version", "size", "version",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +129,11 @@ class ProduceLane:
         self.client_id = ctx.client_id
         self._acks = request.acks
         self._authorizer = ctx.authorizer
+        # The version of the ACLs by which the client may write to the topic.
+        self._acl_version = -1
+        # The quota of `client_id`, in a version of all quotas. The connection resolves it.
+        self.quota: ClientQuota | None = None
+        self.quota_version = -1
         self._end = HEAD_BYTES + len(prefix)
         self._is_flexible = ctx.version >= MIN_FLEXIBLE_VERSION
         self._key = (partition.topic_partition.topic, data.index)
@@ -186,7 +194,7 @@ class ProduceLane:
             return None
         authorizer = self._authorizer
         if authorizer is not None and (
-            not authorizer.operations(ResourceType.TOPIC, self._key[0]) >> Operation.WRITE & 1
+            (self._acl_version != authorizer.table.version and not self._may_write(authorizer))
             or authorization.logger.isEnabledFor(logging.DEBUG)
         ):
             return None
@@ -207,6 +215,14 @@ class ProduceLane:
         )
         self._staged_appends.add(partition, response, _set_error)
         return response
+
+    def _may_write(self, authorizer: ClientAuthorizer) -> bool:
+        """Ask the authorizer, and store the version of the ACLs if they permit the client to
+        write."""
+        if not authorizer.may(Operation.WRITE, ResourceType.TOPIC, self._key[0]):
+            return False
+        self._acl_version = authorizer.table.version
+        return True
 
     def _records(self, data: memoryview) -> memoryview | None:
         """Return the records, or None unless they are the last field of the request."""

@@ -49,7 +49,7 @@ from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
 from kavka.protocol.primitives import ProtocolError, TooManyElementsError, decode_bounded
 from kavka.security.principal import ANONYMOUS, Principal
-from kavka.security.quotas import ClientQuota, ConnectionQuota
+from kavka.security.quotas import ClientQuota, ClientQuotas, ConnectionQuota
 
 if TYPE_CHECKING:
     from kavka.network.server import Server
@@ -316,8 +316,9 @@ class Connection:
                     continue
                 if lane.version == api_version and (response := lane.append(data, correlation_id, started_at)):
                     self._response_queue.append(response)
-                    if self._server.quotas is not None:
-                        self._charge(lane, response, len(data))
+                    quotas = self._server.quotas
+                    if quotas is not None:
+                        self._charge(quotas, lane, response, len(data))
                     return
                 if lane.is_obsolete:
                     del self._lanes[lane.prefix]
@@ -399,15 +400,18 @@ class Connection:
         else:
             self._add_exchange(Exchange(api, api_version, correlation_id, started_at, charge), request, result)
 
-    def _charge(self, lane: ProduceLane, response: LaneResponse, size: int) -> None:
+    def _charge(self, quotas: ClientQuotas, lane: ProduceLane, response: LaneResponse, size: int) -> None:
         """Charge the quota of the client for a request that a lane has handled."""
-        quotas = self._server.quotas
-        assert quotas is not None
-        quota = self._quota.resolve(quotas, self._principal, lane.client_id, self._server.services.now_ms)
-        charge = None if quota is None else charge_for(quota, lane.api, None, lane.version, size)
-        if charge is not None:
-            charge.seconds = perf_counter() - response.started_at
-            self._throttle(lane.api, charge, response)
+        now_ms = self._server.services.now_ms
+        if lane.quota_version != quotas.version:
+            lane.quota = self._quota.resolve(quotas, self._principal, lane.client_id, now_ms)
+            lane.quota_version = quotas.version
+        quota = lane.quota
+        if quota is None or (
+            quota.request is None and (quota.produce is None or quota.produce.record_free(size, now_ms()))
+        ):
+            return
+        self._throttle(lane.api, Charge(quota, size, perf_counter() - response.started_at), response)
 
     def _add_lane(self, context: RequestContext, request: Any, data: memoryview) -> None:
         lane = new_lane(context, self._server.apis[_PRODUCE], request, data)

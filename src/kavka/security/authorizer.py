@@ -272,20 +272,20 @@ def _is_denied(pattern: ResourcePattern, denied: set[ResourcePattern], prefix_le
 class ClientAuthorizer:
     """The decisions for one connection, cached until an ACL changes."""
 
-    __slots__ = ("_any_resource", "_authorizer", "_operations", "_table", "_version", "host", "principal")
+    __slots__ = ("_any_resource", "_authorizer", "_operations", "_version", "host", "principal", "table")
 
     def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
         self.principal = principal
         self.host = host
         self._authorizer = authorizer
-        self._table = authorizer.table
+        self.table = authorizer.table
         self._version = authorizer.table.version
         self._operations: dict[tuple[ResourceType, str], int] = {}
         self._any_resource: dict[tuple[Operation, ResourceType], bool] = {}
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the bits of the operations that the client may perform on the resource."""
-        if self._version != self._table.version:
+        if self._version != self.table.version:
             self._forget()
         operations = self._operations.get((resource_type, name))
         if operations is None:
@@ -303,7 +303,7 @@ class ClientAuthorizer:
         self._authorizer.denials.labels(operation.text, resource_type.text).value += 1
 
     def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        if self._version != self._table.version:
+        if self._version != self.table.version:
             self._forget()
         key = operation, resource_type
         if key not in self._any_resource:
@@ -311,6 +311,6 @@ class ClientAuthorizer:
         return self._any_resource[key]
 
     def _forget(self) -> None:
-        self._version = self._table.version
+        self._version = self.table.version
         self._operations.clear()
         self._any_resource.clear()

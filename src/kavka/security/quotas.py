@@ -92,12 +92,27 @@ class Meter:
     limit_ms: int = MAX_THROTTLE_MS
     throttled_ms: int = 0
     _rate: Rate = field(default_factory=Rate)
+    # The shortest window of `measure`.
+    _burst_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._burst_s = (self.window.samples - 1) * self.window.sample_ms / 1000
 
     def record(self, value: float, now_ms: int) -> int:
         """Record a value. Returns the throttle time: 0, or how long the client must pause."""
+        if self.record_free(value, now_ms):
+            return 0
         self._rate.record(value, now_ms, self.window)
         self.throttled_ms = self.throttle(now_ms)
         return self.throttled_ms
+
+    def record_free(self, value: float, now_ms: int) -> bool:
+        """Record a value that certainly is not throttled. Returns False, and records nothing, if
+        only `record` can decide that."""
+        if not self._rate.record_within(self.bound * self._burst_s, value, now_ms):
+            return False
+        self.throttled_ms = 0
+        return True
 
     def throttle(self, now_ms: int) -> int:
         """Return the throttle time of what was recorded."""
@@ -118,7 +133,7 @@ class Meter:
     def max_burst(self) -> float:
         """The largest value that is not throttled after a quiet time. A larger fetch would be
         throttled forever."""
-        return self.bound * (self.window.samples - 1) * self.window.sample_ms / 1000
+        return self.bound * self._burst_s
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,7 @@ class Rate:
     allowed.
     """
 
-    __slots__ = ("_current", "_oldest", "_samples", "_scan_at", "_total")
+    __slots__ = ("_current", "_oldest", "_sample_ends_at", "_samples", "_scan_at", "_total")
 
     def __init__(self) -> None:
         # Each sample is [start, time of the last event, sum].
@@ -43,6 +43,26 @@ class Rate:
         self._total = 0.0
         self._oldest = 0.0
         self._scan_at = 0.0
+        # Until this time no sample ends and none expires.
+        self._sample_ends_at = 0.0
+
+    def record_within(self, limit: float, value: float, now_ms: int) -> bool:
+        """Record a value, unless the sum of the samples would exceed `limit` or a sample ends or
+        expires now. Returns whether the value was recorded.
+
+        The window of `measure` has at least the length of all samples but one, so a sum within what
+        the bound permits in that time is not throttled: no rate needs to be computed.
+        """
+        if now_ms >= self._sample_ends_at:
+            return False
+        total = self._total + value
+        if total > limit:
+            return False
+        sample = self._samples[self._current]
+        sample[1] = now_ms
+        sample[2] += value
+        self._total = total
+        return True
 
     def record(self, value: float, now_ms: int, window: Window) -> None:
         samples = self._samples
@@ -52,7 +72,7 @@ class Rate:
             if self._current < len(samples):
                 sample = samples[self._current]
                 sample[0], sample[2] = now_ms, 0.0
-                self._scan_at = 0.0
+                self._scan_at = self._sample_ends_at = 0.0
             else:
                 sample = self._new_sample(now_ms)
         sample[1] = now_ms
@@ -62,7 +82,7 @@ class Rate:
     def _new_sample(self, now_ms: int) -> list[float]:
         sample = [now_ms, now_ms, 0.0]
         self._samples.append(sample)
-        self._scan_at = 0.0
+        self._scan_at = self._sample_ends_at = 0.0
         return sample
 
     def measure(self, now_ms: int, window: Window) -> tuple[float, float]:
@@ -89,6 +109,8 @@ class Rate:
             earliest_event = min(earliest_event, sample[1])
         self._total, self._oldest = total, oldest
         self._scan_at = earliest_event + window.total_ms
+        if self._samples:
+            self._sample_ends_at = min(self._scan_at, self._samples[self._current][0] + window.sample_ms)
 
     def is_idle(self, now_ms: int, window: Window) -> bool:
         """Whether all events left the window, so that the object equals a new one."""

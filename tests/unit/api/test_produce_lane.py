@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import struct
 from types import SimpleNamespace
@@ -12,17 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kavka.api.authorization import LOGGER_NAME
 from kavka.api.context import RequestContext
 from kavka.api.produce_lane import HEAD_BYTES, LaneResponse, ProduceLane, new_lane
 from kavka.api.registry import served_apis
 from kavka.protocol.headers import RequestHeader
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kavka.replication.partition import Partition
+from kavka.security.acls import Acl, Operation, Permission, ResourcePattern, ResourceType
+from kavka.security.authorizer import AclTable, Authorizer
 from tests.unit.api.records_world import RecordsWorld, batch, in_records_world, produced
 
 VERSIONS = range(5, 14)
 API = served_apis(False)[0]
 STORAGE_ERROR = 56
+WRITE = Acl("User:ANONYMOUS", "*", Operation.WRITE, Permission.ALLOW)
 
 
 def request_bytes(
@@ -164,14 +169,24 @@ def test_a_producer_that_waits_for_followers_has_no_lane(tmp_path):
 def test_a_client_that_loses_its_right_to_write_loses_its_lane(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("orders")
-        allowed = SimpleNamespace(operations=lambda resource_type, name: operations)
-        operations = -1
+        table = AclTable()
+        topic = ResourcePattern(ResourceType.TOPIC, "orders")
+        table.replace(topic, frozenset({WRITE}))
         data = request_bytes(partition, bytes(batch()))
-        lane = lane_for(world, data, authorizer=allowed)
+        lane = lane_for(world, data, authorizer=Authorizer(table).client("User:ANONYMOUS", "127.0.0.1"))
         assert lane is not None and send(world, lane, data) is not None
-        operations = 0
+        table.replace(topic, frozenset({WRITE, WRITE._replace(permission=Permission.DENY)}))
         assert send(world, lane, data) is None
-        assert partition.log.end_offset == 1
+        assert send(world, lane, data) is None
+        table.replace(topic, frozenset({WRITE}))
+        assert send(world, lane, data) is not None
+        logging.getLogger(LOGGER_NAME).setLevel(logging.DEBUG)
+        try:
+            # The handler writes the permission to the authorizer log.
+            assert send(world, lane, data) is None
+        finally:
+            logging.getLogger(LOGGER_NAME).setLevel(logging.NOTSET)
+        assert partition.log.end_offset == 2
 
     in_records_world(tmp_path, body)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from kavka.protocol.messages.produce import ProduceResponse
 from kavka.security.principal import Principal
+from kavka.security.quotas import PRODUCER_BYTE_RATE, ClientQuotas, QuotaEntity
+from kavka.security.rates import Window
 from tests.unit.api.records_world import RecordsWorld, batch, in_records_world
 from tests.unit.api.test_produce_lane import request_bytes
 from tests.unit.network.harness import Peer, World, frame
@@ -95,6 +97,37 @@ def test_a_recreated_topic_gets_a_new_lane(tmp_path):
         assert [await base_offset(peer, 7), await base_offset(peer, 7)] == [0, 1]
         [new_lane] = peer.connection._lanes.values()
         assert new_lane is not lane
+
+    with_connection(tmp_path, body)
+
+
+def test_requests_of_a_lane_are_charged_like_those_of_the_handler(tmp_path):
+    """The request that exceeds the bound gets the throttle time; later requests are not handled."""
+
+    async def body(records: RecordsWorld, world: World, peer: Peer) -> None:
+        orders = await records.create("orders")
+        request = framed(request_bytes(orders, bytes(batch()), version=VERSION))
+        size = len(request) - 4
+        quotas = ClientQuotas(Window(2, 1000))
+        # Three requests are within the bound: the shortest window is one second.
+        quotas.set(QuotaEntity(None, ""), {PRODUCER_BYTE_RATE: 3.5 * size})
+        world.server.quotas = quotas
+        services: Any = world.server.services
+        services.now_ms = lambda: 1000
+        await peer.send(*[request] * 6)
+        times = []
+        for _ in range(4):
+            _, data = await peer.response()
+            times.append(ProduceResponse.decode(memoryview(data), 0, VERSION)[0].throttle_time_ms)
+        assert times == [0, 0, 0, round(1000 * 0.5 / 3.5)]
+        assert orders.log.end_offset == 4
+        [(_, meter)] = quotas.meters()
+        assert meter.throttled_ms == times[-1]
+        # Without a bound the remaining requests are not throttled.
+        quotas.set(QuotaEntity(None, ""), {})
+        for _ in range(2):
+            _, data = await peer.response()
+            assert ProduceResponse.decode(memoryview(data), 0, VERSION)[0].throttle_time_ms == 0
 
     with_connection(tmp_path, body)
 

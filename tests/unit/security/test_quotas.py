@@ -4,6 +4,8 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kavka.security.quotas import (
     CLIENT_QUOTAS,
@@ -15,10 +17,11 @@ from kavka.security.quotas import (
     ClientQuota,
     ClientQuotas,
     ConnectionQuota,
+    Meter,
     QuotaEntity,
     parse_bounds,
 )
-from kavka.security.rates import Window
+from kavka.security.rates import Rate, Window, throttle_ms
 
 # Highest precedence first, as in Kafka.
 PRECEDENCE = [
@@ -188,3 +191,49 @@ def test_only_valid_quotas_are_parsed() -> None:
     bounds, errors = parse_bounds(CLIENT_QUOTAS, {"producer_byte_rate": "ten", "consumer_byte_rate": "1"})
     assert bounds == {"consumer_byte_rate": 1.0}
     assert len(errors) == 1
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(
+            st.sampled_from(("record", "record free", "withdraw", "measure", "bound")),
+            st.integers(0, 400),
+            st.one_of(st.integers(0, 30), st.integers(0, 1000)),
+        ),
+        max_size=60,
+    ),
+)
+def test_a_meter_equals_one_that_computes_every_rate(samples: int, events: list[tuple[str, int, int]]) -> None:
+    window = Window(samples, 100)
+    meter, rate = Meter(window, 100.0), Rate()
+    now_ms = 0
+    for kind, number, elapsed_ms in events:
+        now_ms += elapsed_ms
+        if kind == "record free" and meter.record_free(number, now_ms):
+            rate.record(number, now_ms, window)
+            assert rate.measure(now_ms, window)[0] <= meter.bound
+        elif kind in ("record", "record free"):
+            rate.record(number, now_ms, window)
+            measured, window_ms = rate.measure(now_ms, window)
+            assert meter.record(number, now_ms) == throttle_ms(measured, meter.bound, window_ms)
+            assert meter.throttled_ms == throttle_ms(measured, meter.bound, window_ms)
+        elif kind == "withdraw":
+            rate.record(-number, now_ms, window)
+            meter.withdraw(number, now_ms)
+        elif kind == "measure":
+            assert meter.measure(now_ms) == rate.measure(now_ms, window)[0]
+            assert meter.is_idle(now_ms) == rate.is_idle(now_ms, window)
+        else:
+            meter.bound = float(number)
+
+
+def test_few_bytes_need_no_rate() -> None:
+    meter = Meter(Window(), 100.0)
+    assert not meter.record_free(1, 0)
+    assert meter.record(400, 0) == 0
+    assert meter.record_free(600, 999)
+    assert not meter.record_free(1, 999)
+    assert not meter.record_free(0, 1000)
+    assert meter.record(99, 999) == 0
+    assert meter.record(2, 999) == 11
