@@ -4,6 +4,8 @@
     is decoded and handled -> staged appends are written (one writev per log) -> one send of all
     responses
 
+If several producers are ready, all are read before the appends are written (`read_turns.py`).
+
 A request is a view of the receive buffer and is valid until the call returns. A handler that waits
 keeps only decoded values. An incomplete request is carried over to the next read. A large request
 gets a separate buffer, which grows as its bytes arrive, so a length field alone never allocates
@@ -43,7 +45,7 @@ from kavka.network.authentication import Authenticator
 from kavka.network.large_request import MAX_ELEMENTS_ON_LOOP, EncodingFailed
 from kavka.network.listener_security import ListenerSecurity
 from kavka.network.throttling import Charge, TimedCoroutine, charge_for
-from kavka.network.transport import Transport
+from kavka.network.transport import Readers, Transport
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
@@ -151,11 +153,14 @@ class Connection:
     _throttle_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _throttled_until: float = field(init=False, default=0.0)
     _is_reading: bool = field(init=False, default=False)
+    _readers: Readers = field(init=False)
+    _is_producer: bool = field(init=False, default=False)
     last_active: float = field(init=False)
     closed: bool = field(init=False, default=False)
 
     def __post_init__(self, security: ListenerSecurity | None) -> None:
         self.loop = self._server.loop
+        self._readers = self.loop
         self._use_principal()
         self._on_frame = self.handle
         self._max_request_bytes = self._server.max_request_bytes
@@ -192,12 +197,20 @@ class Connection:
     def _start_reading(self) -> None:
         if not self._is_reading and not self.closed:
             self._is_reading = True
-            self._transport.start_reading(self._on_readable)
+            self._transport.start_reading(self._readers, self._on_readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._transport.stop_reading()
+            self._transport.stop_reading(self._readers)
+
+    def read_with(self, readers: Readers) -> None:
+        """Let `readers` watch the connection, instead of the event loop."""
+        was_reading = self._is_reading
+        self._stop_reading()
+        self._readers = readers
+        if was_reading:
+            self._start_reading()
 
     def _on_readable(self) -> None:
         try:
@@ -209,7 +222,8 @@ class Connection:
             self._on_failure(error)
 
     def _read_shared(self) -> None:
-        buffer = self._server.receive_buffer
+        reads = self._server.reads
+        buffer = reads.free_buffer() if reads.is_common else reads.buffer
         carried_size = len(self._carry)
         if carried_size:
             buffer[:carried_size] = self._carry
@@ -259,6 +273,8 @@ class Connection:
         end = len(data)
         self._carry = b""
         deadline = perf_counter() + MAX_TURN_S
+        reads = self._server.reads
+        has_failed = True
         try:
             while end - position >= 4:
                 (size,) = _SIZE.unpack_from(data, position)
@@ -288,10 +304,14 @@ class Connection:
                     break
             if position < end:
                 self._carry = bytes(data[position:])
+            has_failed = False
         finally:
-            # Also after an invalid request, write the appends of earlier requests, so that no view
-            # of the shared buffer remains.
-            self._finish_turn()
+            if reads.is_common and not has_failed:
+                reads.finish_later(self, end)
+            else:
+                # Also after an invalid request, write the appends of earlier requests, so that no
+                # view of the shared buffer remains.
+                self._finish_turn()
 
     def _start_frame(self, size: int, received: memoryview) -> None:
         self._frame = bytearray(received)
@@ -374,7 +394,7 @@ class Connection:
             else:
                 request, _ = decode_bounded(MAX_ELEMENTS_ON_LOOP, api.request_class.decode, data, position, api_version)
         except TooManyElementsError:
-            if data.obj is self._server.receive_buffer.obj:
+            if data.obj is self._server.reads.buffer.obj:
                 data = memoryview(bytearray(data))
             throttle = partial(self._throttle_large, api, quota, api_version, len(data))
             result = large_request.serve(
@@ -417,6 +437,9 @@ class Connection:
         lane = new_lane(context, self._server.apis[_PRODUCE], request, data)
         if lane is None:
             return
+        if not self._is_producer:
+            self._is_producer = True
+            self._server.reads.add_producer(self)
         end = HEAD_BYTES + len(lane.prefix)
         if end not in self._lane_ends:
             if len(self._lane_ends) == MAX_LANE_LENGTHS:
@@ -573,6 +596,13 @@ class Connection:
             self._on_failure(error)
 
     # ---- responses
+
+    def finish_common_turn(self) -> None:
+        """Finish a turn in which other connections were read, too."""
+        try:
+            self._finish_turn()
+        except Exception as error:
+            self._on_failure(error)
 
     def _finish_turn(self) -> None:
         """Write the staged appends of this turn, then send the responses at the head of the

@@ -20,6 +20,7 @@ from kavka.network.connection import Connection
 from kavka.network.handshakes import Handshakes
 from kavka.network.limits import NO_BOUNDS, Bounds, ConnectionLimits, LimitSettings
 from kavka.network.listener_security import ListenerSecurity
+from kavka.network.read_turns import RECEIVE_BUFFER_BYTES, ReadTurns
 from kavka.network.throttling import Throttling
 from kavka.network.transport import PlainTransport, TlsTransport
 from kavka.security.principal import ANONYMOUS, Principal, SecurityProtocol
@@ -28,7 +29,6 @@ from kavka.security.rates import Window
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BUFFER_BYTES = 512 * 1024
 # The number of sweeps for idle connections per connections.max.idle.ms.
 IDLE_SWEEPS_PER_TIMEOUT = 10
 METER_EXPIRY_INTERVAL_S = 10.0
@@ -42,7 +42,7 @@ MAX_WARNINGS = 16
 
 
 class Server:
-    """Owns the listeners, the connections and the shared receive buffer. Only the loop thread
+    """Owns the listeners and the connections. Only the loop thread
     creates and uses it. `services` must be ready before `start`."""
 
     def __init__(self, services: BrokerServices) -> None:
@@ -50,7 +50,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.services = services
         self.apis = registry.served_apis(services.in_cluster)
-        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.reads = ReadTurns(self.loop, services.replica_manager.staged_appends)
         self.max_request_bytes: int = settings.socket_request_max_bytes
         self.large_frame_bytes = 0
         # Held while a worker decodes or encodes a large request, because that takes much memory.
@@ -133,6 +133,7 @@ class Server:
         self._handshakes.close()
         for connection in list(self.connections):
             connection.close()
+        self.reads.close()
 
     async def stop(self) -> None:
         """Close all connections, and wait for pending tasks, for example an incomplete topic
@@ -159,6 +160,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._unauthenticated.pop(connection, None)
+        self.reads.forget(connection)
         self._waiting_for_bytes.pop(connection, None)
         self._release(connection.listener, connection.address)
 

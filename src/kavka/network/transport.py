@@ -17,7 +17,7 @@ import socket
 import ssl
 from asyncio import AbstractEventLoop, Handle
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from kavka.network.zero_copy import FileShrank, Outbox, Piece, join_bytes
 from kavka.storage.file_slice import FileClosed, FileSlice
@@ -28,6 +28,14 @@ _MAX_SENT_BYTES = 1024 * 1024
 _CLOSED_BY_PEER = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
+class Readers(Protocol):
+    """The set of sockets to read from. An event loop is one."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None: ...
+
+    def remove_reader(self, fd: int, /) -> Any: ...
+
+
 class Transport(Protocol):
     @property
     def recv_into(self) -> Callable[[memoryview], int]:
@@ -36,9 +44,9 @@ class Transport(Protocol):
     def outbox(self, on_writable: Callable[[], None]) -> Outbox:
         """Create the outbox of the connection."""
 
-    def start_reading(self, on_readable: Callable[[], None]) -> None: ...
+    def start_reading(self, readers: Readers, on_readable: Callable[[], None]) -> None: ...
 
-    def stop_reading(self) -> None: ...
+    def stop_reading(self, readers: Readers) -> None: ...
 
     def close(self) -> None: ...
 
@@ -57,11 +65,11 @@ class PlainTransport:
     def outbox(self, on_writable: Callable[[], None]) -> Outbox:
         return Outbox(self._loop, self._sock, on_writable)
 
-    def start_reading(self, on_readable: Callable[[], None]) -> None:
-        self._loop.add_reader(self._fd, on_readable)
+    def start_reading(self, readers: Readers, on_readable: Callable[[], None]) -> None:
+        readers.add_reader(self._fd, on_readable)
 
-    def stop_reading(self) -> None:
-        self._loop.remove_reader(self._fd)
+    def stop_reading(self, readers: Readers) -> None:
+        readers.remove_reader(self._fd)
 
     def close(self) -> None:
         self._sock.close()
@@ -138,14 +146,14 @@ class TlsTransport:
 
     # ---- reading
 
-    def start_reading(self, on_readable: Callable[[], None]) -> None:
+    def start_reading(self, readers: Readers, on_readable: Callable[[], None]) -> None:
         self._on_readable = on_readable
-        self._loop.add_reader(self._fd, on_readable)
+        readers.add_reader(self._fd, on_readable)
         self._resume_if_pending()
 
-    def stop_reading(self) -> None:
+    def stop_reading(self, readers: Readers) -> None:
         self._on_readable = None
-        self._loop.remove_reader(self._fd)
+        readers.remove_reader(self._fd)
         if self._resumption is not None:
             self._resumption.cancel()
             self._resumption = None
@@ -236,7 +244,6 @@ class TlsTransport:
                 self._tls.unwrap()
         with contextlib.suppress(OSError, ValueError):
             self.flush()
-        self.stop_reading()
         self._sock.close()
 
 

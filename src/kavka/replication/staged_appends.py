@@ -39,6 +39,10 @@ class StagedAppends:
     def __init__(self) -> None:
         self._staged: list[tuple[Partition, Any, SetError]] = []
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._staged
+
     def add(self, partition: Partition, result: Any, set_error: SetError) -> None:
         """Register a staged append for the next `write`. If the write fails, `write` calls
         `set_error(result, error)`."""
