@@ -13,6 +13,7 @@ read and encrypted.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 from asyncio import AbstractEventLoop, Handle
@@ -22,9 +23,10 @@ from typing import Any, Protocol
 from kavka.network.zero_copy import FileShrank, Outbox, Piece, join_bytes
 from kavka.storage.file_slice import FileClosed, FileSlice
 
-# A call encrypts this much at a time, and at most `_MAX_SENT_BYTES` in a turn of the loop.
-_CHUNK_BYTES = 128 * 1024
-_MAX_SENT_BYTES = 1024 * 1024
+# A call encrypts this much at a time, and at most `_MAX_SENT_BYTES` in a turn of the loop: more than
+# a fetch of 1 MB.
+_CHUNK_BYTES = 256 * 1024
+_MAX_SENT_BYTES = 1280 * 1024
 _CLOSED_BY_PEER = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
@@ -83,22 +85,21 @@ class TlsTransport:
     """
 
     __slots__ = (
-        "_fd", "_incoming", "_is_ended", "_loop", "_on_readable", "_outgoing", "_received", "_resumption", "_sock",
-        "_tls", "unsent",
+        "_fd", "_incoming", "_is_ended", "_loop", "_on_readable", "_outgoing", "_resumption", "_sock", "_tls",
+        "buffer", "unsent",
     )  # fmt: skip
 
     def __init__(
-        self, loop: AbstractEventLoop, sock: socket.socket, context: ssl.SSLContext, receive_buffer: memoryview
+        self, loop: AbstractEventLoop, sock: socket.socket, context: ssl.SSLContext, buffer: memoryview
     ) -> None:
-        """`receive_buffer` is shared by all transports of the loop: it is used within a call
-        only."""
+        """`buffer` is shared by all transports of the loop: it is used within a call only."""
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._received = receive_buffer
+        self.buffer = buffer
         self._is_ended = False
         self._on_readable: Callable[[], None] | None = None
         self._resumption: Handle | None = None
@@ -207,9 +208,9 @@ class TlsTransport:
         raise BlockingIOError
 
     def _receive(self) -> None:
-        received = self._sock.recv_into(self._received)
+        received = self._sock.recv_into(self.buffer)
         if received:
-            self._incoming.write(self._received[:received])
+            self._incoming.write(self.buffer[:received])
         else:
             self._is_ended = True
             self._incoming.write_eof()
@@ -291,25 +292,25 @@ class TlsOutbox(Outbox):
             transport.encrypt(data)
         self._start_waiting()
 
-    def _next_chunk(self) -> bytes | memoryview:
+    def _next_chunk(self) -> memoryview:
         """Remove the next bytes from the queue. Several pieces share a TLS record."""
-        queue = self._queue
-        chunks: list[bytes | memoryview] = []
+        queue, buffer = self._queue, self._transport.buffer
         size = 0
         while queue and size < _CHUNK_BYTES:
             piece = queue[0]
             length = min(len(piece), _CHUNK_BYTES - size)
+            target = buffer[size : size + length]
             if isinstance(piece, FileSlice):
-                chunks.append(_read(piece, length))
+                _read_into(target, piece)
             else:
-                chunks.append(memoryview(piece)[:length])
+                target[:] = memoryview(piece)[:length]
                 self.queued_bytes -= length
             size += length
             if length == len(piece):
                 queue.popleft()
             else:
                 queue[0] = piece.tail(length) if isinstance(piece, FileSlice) else memoryview(piece)[length:]
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return buffer[:size]
 
 
 def _small(pieces: list[Piece]) -> bytes | None:
@@ -321,11 +322,15 @@ def _small(pieces: list[Piece]) -> bytes | None:
     return data if len(data) <= _CHUNK_BYTES else None
 
 
-def _read(piece: FileSlice, length: int) -> bytes:
-    try:
-        data = FileSlice(piece.file, piece.position, length).read()
-    except FileClosed:
-        raise FileShrank from None
-    if len(data) != length:
-        raise FileShrank
-    return data
+def _read_into(target: memoryview, piece: FileSlice) -> None:
+    """Fill `target` from the start of the slice."""
+    position = piece.position
+    while target:
+        try:
+            size = os.preadv(piece.fd, (target,), position)
+        except FileClosed:
+            raise FileShrank from None
+        if not size:
+            raise FileShrank
+        target = target[size:]
+        position += size
