@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.controller import election, events
 from kavka.controller.context import Replica
@@ -148,7 +149,9 @@ class Brokers:
         batch = self._term.new_batch()
         batch.add_update_metadata([b for b in self._context.brokers if b not in ids], [])
         batch.send()
-        batch.add_update_metadata(ids, self._context.all_partitions())
+        batch.add_update_metadata(ids, [])
+        async for tp in over_turns(self._context.all_partitions()):
+            batch.add_update_metadata(ids, [tp])
         batch.send()
         await self._on_replicas_online(self._context.replicas_on(ids))
         await self._term.reassignments.resume(lambda assignment: not set(ids).isdisjoint(assignment.target))

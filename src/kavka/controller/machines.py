@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.controller import election
 from kavka.controller.context import ControllerContext, Leadership, Replica
@@ -25,7 +26,11 @@ logger = logging.getLogger(__name__)
 @dataclass(eq=False, repr=False)
 class StateMachines:
     """The state machines of partitions and replicas. A method writes to the tree first, then sends
-    the requests to brokers, also if a write fails. Only the controller's events call it."""
+    the requests to brokers, also if a write fails. Only the controller's events call it.
+
+    A broker can have thousands of partitions, so the work is divided over turns of the loop. No
+    other event runs in between, and the requests are sent when all partitions are done.
+    """
 
     _context: ControllerContext
     _tree: FencedTree
@@ -46,7 +51,7 @@ class StateMachines:
         batch = self._new_batch()
         with_leader: set[TopicPartition] = set()
         by_action: dict[PartitionAction, list[TopicPartition]] = {}
-        for tp in partitions:
+        async for tp in over_turns(partitions):
             try:
                 action = PARTITION_TRANSITIONS.action(tp, self._context.state_of(tp), target)
             except IllegalTransition as error:
@@ -117,7 +122,7 @@ class StateMachines:
         self, partitions: list[TopicPartition], elect: ChangeState, batch: RequestBatch
     ) -> set[TopicPartition]:
         elected = await self._tree.change_states(partitions, elect)
-        for tp, leadership in elected.items():
+        async for tp, leadership in over_turns(elected.items()):
             self._set_leadership(tp, leadership, batch)
         failed = [tp for tp in partitions if tp not in elected]
         if failed:
@@ -138,7 +143,7 @@ class StateMachines:
         state."""
         batch = self._new_batch()
         stopped: dict[int, list[TopicPartition]] = {}
-        for replica in replicas:
+        async for replica in over_turns(replicas):
             try:
                 action = REPLICA_TRANSITIONS.action(replica, self._context.replica_state(replica), target)
             except IllegalTransition as error:
@@ -186,7 +191,7 @@ class StateMachines:
         changed = await self._tree.change_states(
             partitions, lambda tp, state: election.without_replica(state, broker_id, self._context.epoch)
         )
-        for tp in partitions:
+        async for tp in over_turns(partitions):
             self._context.replica_states[Replica(tp, broker_id)] = ReplicaState.OFFLINE
             leadership = changed.get(tp)
             if tp.topic in self._context.topics_to_delete:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.controller.context import ControllerContext, Leadership
 from kavka.metadata import paths
@@ -126,7 +127,7 @@ class FencedTree:
         remaining = [tp for tp in partitions if tp in self._context.leaderships]
         for _ in range(MAX_WRITE_ATTEMPTS):
             changes: dict[TopicPartition, PartitionStateNode] = {}
-            for tp in remaining:
+            async for tp in over_turns(remaining):
                 state = change(tp, self._context.leaderships[tp].state)
                 if state is not None:
                     changes[tp] = state
@@ -146,10 +147,11 @@ class FencedTree:
         leaderships = self._context.leaderships
         ops = [
             SetData(paths.partition_state(tp), state.encode(), leaderships[tp].partition_epoch)
-            for tp, state in states.items()
+            async for tp, state in over_turns(states.items())
         ]
         written: dict[TopicPartition, Leadership] = {}
-        for (tp, state), outcome in zip(states.items(), await self.write(ops), strict=True):
+        outcomes = await self.write(ops)
+        async for (tp, state), outcome in over_turns(zip(states.items(), outcomes, strict=True)):
             if isinstance(outcome, Stat):
                 written[tp] = leaderships[tp] = Leadership(state, outcome.version, outcome.mzxid)
             else:

@@ -1,7 +1,7 @@
 """All replicas of this broker: lookup for request handlers, and the controller's orders.
 
 Creating and deleting logs accesses the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
-coroutines that yield to the loop after every new or stopped partition. Orders are applied one at a
+coroutines that are divided over turns of the loop. Orders are applied one at a
 time, in the order of their arrival. All other methods return at once.
 
 In a cluster `start` is called before the first order. From then on fetchers copy the partitions
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.turns import over_turns
 from kavka.common.types import TopicPartition
 from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.fetcher import ReplicaFetcher
@@ -195,11 +196,8 @@ class ReplicaManager:
             self._check_controller_epoch(controller_epoch)
             await self._create_folders(orders)
             codes = []
-            for order in orders:
-                is_new = order.topic_partition not in self.partitions
+            async for order in over_turns(orders):
                 codes.append(self._apply(order))
-                if is_new:
-                    await asyncio.sleep(0)
             self._drop_idle_fetchers()
             return codes
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
 
+from kavka.common import turns
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder, ReplicaStop
@@ -105,5 +107,24 @@ def test_partitions_are_created_although_their_folders_could_not_be_created_firs
         partition = await world.create("t", 3)
         assert read_topic_id(str(partition.log.dir)) == partition.topic_id
         assert codes(world.produce(("t", 2, bytes(batch())))) == [0]
+
+    in_records_world(tmp_path, body)
+
+
+def test_orders_for_many_partitions_are_divided_over_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(turns, "MAX_STEP_S", -1.0)
+
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t", 20)
+        state = LeaderAndIsr(leader=0, leader_epoch=1, isr=frozenset((0,)), replicas=(0,))
+        orders = [PartitionOrder(TopicPartition("t", index), partition.topic_id, state) for index in range(20)]
+        applied = asyncio.create_task(world.replicas.become_leader_or_follower(1, orders))
+        progress = []
+        while not applied.done():
+            await asyncio.sleep(0)
+            progress.append(sum(replica.leader_epoch for replica in world.replicas.partitions.values()))
+        assert await applied == [0] * 20
+        # Requests are served between the partitions.
+        assert set(progress) >= set(range(1, 20))
 
     in_records_world(tmp_path, body)
