@@ -23,8 +23,8 @@ from typing import Any, Protocol
 from kavka.network.zero_copy import FileShrank, Outbox, Piece, join_bytes
 from kavka.storage.file_slice import FileClosed, FileSlice
 
-# A call encrypts this much at a time, and at most `_MAX_SENT_BYTES` in a turn of the loop: more than
-# a fetch of 1 MB.
+# A call encrypts this much at a time, and at most `_MAX_SENT_BYTES` in a turn of the loop, which is
+# more than a fetch of 1 MB.
 _CHUNK_BYTES = 256 * 1024
 _MAX_SENT_BYTES = 1280 * 1024
 _CLOSED_BY_PEER = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
