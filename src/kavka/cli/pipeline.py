@@ -249,7 +249,11 @@ def _load(job: Path, is_verbose: bool) -> tuple[Any, dict[str, Any]]:
         names = runpy.run_path(str(job), run_name="kavka_job")
         if "build" not in names or "CONFIG" not in names:
             raise ToolError(f"{job} must define build(), which returns the topology, and CONFIG")
-        return names["build"](), dict(names["CONFIG"])
+        topology = names["build"]()
+        if not hasattr(topology, "subtopologies"):
+            kind = type(topology).__name__
+            raise ToolError(f"{job}: build() must return a Topology, as StreamsBuilder.build() does, not {kind}")
+        return topology, dict(names["CONFIG"])
     except ToolError:
         raise
     except Exception as error:

@@ -53,6 +53,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("x = (\n", "line 1: SyntaxError"),
         ("import no_such_module\n", "line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         ("CONFIG = {}\n", "must define build()"),
+        ("CONFIG = {}\ndef build():\n    return 'a topology'\n", "must return a Topology"),
     ],
 )
 def test_an_error_in_a_job_is_one_line(job: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
