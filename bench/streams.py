@@ -327,7 +327,7 @@ def run_memory(options: Options) -> list[Row]:
     for _ in range(options.pairs):
         with _loaded("streams", options.keys, COMMIT_INTERVAL) as (servers, folder, process):
             _rounds(servers, options.keys, 3)
-            workers = [pid for pid in descendants(process.pid) if "pyspark.daemon" in command_of(pid)]
+            workers = [pid for pid in descendants(process.pid) if ".daemon " in command_of(pid)]
             sizes = [private_bytes(pid) / (1 << 20) for pid in workers]
             if not sizes:
                 raise RuntimeError("no Python worker is running")

@@ -12,7 +12,6 @@ java/StreamsPeer.java, that of the second plain_spark.py.
 from __future__ import annotations
 
 import json
-import os
 import select
 import sys
 import time
@@ -98,23 +97,6 @@ TOPOLOGIES: dict[str, Callable[[StreamsBuilder, str], None]] = {
 }
 
 
-def session(folder: str) -> Any:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", folder)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def settings(servers: str, folder: str, interval: str, output: str, guarantee: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": servers,
@@ -122,19 +104,21 @@ def settings(servers: str, folder: str, interval: str, output: str, guarantee: s
         "state.dir": folder,
         "commit.interval.ms": int(interval),
         "processing.guarantee": guarantee,
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": folder,
     }
 
 
 def throughput(topology: str, servers: str, folder: str, interval: str, *outputs: str) -> None:
     make = TOPOLOGIES[topology]
-    spark = session(folder)
     seconds = []
     for output in outputs:
         builder = StreamsBuilder()
         make(builder, output)
         config = settings(servers, folder, interval, output, "exactly_once_v2")
         started = time.perf_counter()
-        with KafkaStreams(builder.build(), config, spark) as streams:
+        with KafkaStreams(builder.build(), config) as streams:
             streams.process_all_available()
             seconds.append(time.perf_counter() - started)
     print("RESULT " + json.dumps(seconds), flush=True)
@@ -144,7 +128,7 @@ def serve(servers: str, folder: str, interval: str, output: str) -> None:
     builder = StreamsBuilder()
     aggregate(builder, output)
     config = settings(servers, folder, interval, output, "at_least_once")
-    with KafkaStreams(builder.build(), config, session(folder)) as streams:
+    with KafkaStreams(builder.build(), config) as streams:
         streams.process_all_available()
         print("READY", flush=True)
         while not select.select([sys.stdin], [], [], 1)[0]:

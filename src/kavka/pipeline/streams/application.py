@@ -532,8 +532,9 @@ class KafkaStreams:
         settings = self._settings
         with self._lock_of_session:
             if self._spark is None:
+                config = {"spark.python.daemon.module": "kavka.pipeline.streams.daemon", **settings.spark}
                 self._spark = running_session() or build_session(
-                    settings.application_id, settings.spark, settings.master, error=StreamsException
+                    settings.application_id, config, settings.master, error=StreamsException
                 )
         return self._spark
 
