@@ -133,7 +133,11 @@ class _AggregateNode(TableNode):
         super().__init__(step)
         self._windows, self._final = step.windows, step.final
         aggregation = self._aggregation = step.aggregation
-        self._initializer, self._aggregator = aggregation.initializer, aggregation.aggregator
+        self._initializer, self._aggregator, self._total = (
+            aggregation.initializer,
+            aggregation.aggregator,
+            aggregation.total,
+        )
 
     def init(self) -> None:
         super().init()
@@ -142,8 +146,7 @@ class _AggregateNode(TableNode):
 
     def is_empty(self, key: Any, value: Any) -> bool:
         """Whether a record does not change the aggregate: the total of None."""
-        total = self._aggregation.total
-        return total is not None and total.expression(key, value) is None
+        return self._total is not None and self._total.expression(key, value) is None
 
     def aggregated(
         self, key: Any, value: Any, timestamp: int, read: Callable[..., ValueAndTimestamp | None], *at: Any
@@ -173,12 +176,14 @@ class _StreamAggregate(_AggregateNode):
     def add_part(self, key: Any, start: None, part: Any, timestamp: int, headers: Headers) -> None:
         """Add the aggregate of several records; the time is that of the latest of them."""
         if part is not None:
-            self.put_and_forward(key, *self.merged(self.store.get(key), part, timestamp), headers)
+            data = self.store.serialize_key(key)
+            self.put_and_forward(key, *self.merged(self.store.get_at(data), part, timestamp), headers, data)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.is_empty(key, value):
             return
-        self.put_and_forward(key, *self.aggregated(key, value, timestamp, self.store.get, key), headers)
+        data = self.store.serialize_key(key)
+        self.put_and_forward(key, *self.aggregated(key, value, timestamp, self.store.get_at, data), headers, data)
 
 
 class _TableAggregate(_AggregateNode):

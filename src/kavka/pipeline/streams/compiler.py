@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
 from kavka.pipeline.spark.files import AnyPath, spark_uri
 from kavka.pipeline.streams.data_sources import routed_source, streams_sink
 from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
-from kavka.pipeline.streams.routing import OUT, stateless_step, unpacking_step
+from kavka.pipeline.streams.routing import OUT_ARROW, stateless_step
 from kavka.pipeline.streams.sources import source_frame
 from kavka.pipeline.streams.task_reports import observed
 from kavka.pipeline.streams.workers import RESULT, Job, TaskProcessor
@@ -28,12 +30,12 @@ _starting = threading.Lock()
 
 
 def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, int]) -> DataFrame:
-    """The rows that the sink gets."""
+    """The rows that the sink gets: records, or the packed results of tasks."""
     plan = job.plan
     if plan.stateless:
         source = source_frame(spark, job, plan.stateless, begin)
         if job.lowered.frame is None:
-            return source.mapInArrow(stateless_step(job), OUT)
+            return source.mapInArrow(stateless_step(job), from_arrow_schema(OUT_ARROW))
         return reduce(lambda frame, step: step(frame), job.lowered.frame, source)
     routed = routed_source(job)
     spark.dataSource.register(routed)
@@ -41,7 +43,7 @@ def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, 
     if plan.globals:
         rows = rows.union(source_frame(spark, job, plan.globals, begin, routed.name()))
     results = rows.groupBy("task").transformWithState(TaskProcessor(job), RESULT, "Append", "None")
-    return observed(results).mapInArrow(unpacking_step, OUT)
+    return observed(results)
 
 
 def compile_query(

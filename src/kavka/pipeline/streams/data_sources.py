@@ -4,12 +4,13 @@ The source routes records to their tasks where they are read. It is `format("kav
 `routing_step`, in one Python process. Spark gets the packed rows for the tasks instead of the
 records, which would pass the JVM twice.
 
-The sink calls the application's production exception handler, unless that is the default, for each
-record that it could not write. With transactions it does not: a record that fails aborts the
-transaction, so the micro-batch is repeated if the error is retriable, and otherwise the application
-ends. Records that cannot be serialized or are too large do not reach the sink (`engine.Sink`), and
-are handled with transactions as well. RETRY ends the query with RetryProductionException. The
-application starts it again from the last completed micro-batch, as Kafka does with a task.
+The sink unpacks the results of tasks, for the same reason. It calls the application's production
+exception handler, unless that is the default, for each record that it could not write. With
+transactions it does not: a record that fails aborts the transaction, so the micro-batch is repeated
+if the error is retriable, and otherwise the application ends. Records that cannot be serialized or
+are too large do not reach the sink (`engine.Sink`), and are handled with transactions as well.
+RETRY ends the query with RetryProductionException. The application starts it again from the last
+completed micro-batch, as Kafka does with a task.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from kavka.client.producer.record import ProducerRecord
@@ -32,7 +34,7 @@ from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
 from kavka.pipeline.streams.error_handlers import CONTINUE, RETRY, ErrorHandler, ErrorHandlerContext, is_retriable
 from kavka.pipeline.streams.errors import RetryProductionException
-from kavka.pipeline.streams.routing import PACKED, now_ms, routing_step, tick_batch
+from kavka.pipeline.streams.routing import OUT_ARROW, PACKED, now_ms, routing_step, tick_batch, unpacked
 from kavka.pipeline.streams.sources import partitions_changed
 from kavka.pipeline.streams.ticks import TICK, Ticks
 from kavka.pipeline.streams.workers import Job
@@ -138,6 +140,13 @@ class ProductionErrors:
         raise kind(f"a record was not written: {error}")
 
 
+class ResultsWriter(KavkaStreamWriter):
+    """Writes the packed results of tasks."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return super().write(unpacked(iterator))
+
+
 def streams_sink(run: str, handler: ErrorHandler) -> type[DataSource]:
     """A data source named by the run. Spark pickles the handler with it."""
 
@@ -148,6 +157,8 @@ def streams_sink(run: str, handler: ErrorHandler) -> type[DataSource]:
 
         def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
             with concise_errors():
+                if "report" in schema.names:
+                    return ResultsWriter(*self._sink(from_arrow_schema(OUT_ARROW)), ProductionErrors(handler))
                 return KavkaStreamWriter(*self._sink(schema), ProductionErrors(handler))
 
     return StreamsSink

@@ -189,7 +189,7 @@ class TopologyTestDriver:
             self._offsets[topic] = offset + 1
             for task in (*self._globals, *self._tasks):
                 if topic in task.sources:
-                    task.process(topic, 0, offset, *sent)
+                    task.process((topic, 0, offset, *sent))
                     task.punctuate(WALL_CLOCK_TIME, self._clock)
                     task.flush()
 

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 # The largest overhead of a batch and a record around key and value, without headers.
 _OVERHEAD = 82
 
+# A record that is read: topic, partition, offset, key, value, timestamp, headers.
+Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers]
 # Topic, key, value, timestamp, headers, and the partition if a partitioner chose it.
 Sent = tuple[str, bytes | None, bytes | None, int, Headers, int | None]
 
@@ -73,44 +75,41 @@ def node_serdes(spec: SourceNode | SinkNode, settings: Settings) -> tuple[Serde,
     return resolved(spec.key_serde, *defaults), resolved(spec.value_serde, *reversed(defaults))
 
 
-class Source:
+class Source(Node):
     """Deserializes the records of its topics."""
 
     def __init__(self, spec: SourceNode, task: Task) -> None:
         self.name = spec.name
-        self.children: list[Any] = []
         self._task = task
         self.key_serde, self.value_serde = node_serdes(spec, task.settings)
         extract = extractor_of(spec.timestamp_extractor, f"the timestamp extractor of {spec.name}")
         self._extract = extract or task.settings.timestamp_extractor
 
-    def read(
-        self, at: RecordMetadata, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any, int] | None:
+    def read(self, row: Row) -> tuple[Any, Any, int] | None:
         """Key, value and timestamp of a record; None if it is skipped."""
+        topic, partition, offset, key, value, timestamp, headers = row
         try:
             pair = self.key_serde.deserialize(key), self.value_serde.deserialize(value)
         except SchemaRegistryError as error:
             # The record may be valid, so no handler may skip it.
-            raise StreamsException(f"{at.topic}-{at.partition} offset {at.offset} cannot be read: {error}") from error
+            raise StreamsException(f"{topic}-{partition} offset {offset} cannot be read: {error}") from error
         except Exception as error:
-            record = SourceRecord(*at, key, value, timestamp, headers)
+            record = SourceRecord(*row)
             handler = self._task.settings.deserialization_handler
             if self._task.continues(handler(self._task.error_context(self.name), record, error)):
                 return None
             raise StreamsException(
-                f"{at.topic}-{at.partition} offset {at.offset} cannot be read with {self.key_serde}, "
-                f"{self.value_serde}: {error}"
+                f"{topic}-{partition} offset {offset} cannot be read with {self.key_serde}, {self.value_serde}: {error}"
             ) from error
         if self._extract is not None:
             timestamp = self._extract(Record(*pair, timestamp, headers), self._task.stream_time)
             if timestamp < 0:
-                logger.warning("%s-%d offset %d has no timestamp and is skipped", at.topic, at.partition, at.offset)
+                logger.warning("%s-%d offset %d has no timestamp and is skipped", topic, partition, offset)
                 return None
         elif timestamp < 0:
             raise StreamsException(
-                f"{at.topic}-{at.partition} offset {at.offset} has the timestamp {timestamp}: use a timestamp "
-                "extractor, for example default.timestamp.extractor=LogAndSkipOnInvalidTimestamp"
+                f"{topic}-{partition} offset {offset} has the timestamp {timestamp}: use a timestamp extractor, for "
+                "example default.timestamp.extractor=LogAndSkipOnInvalidTimestamp"
             )
         return (*pair, timestamp)
 
@@ -123,44 +122,43 @@ class Sink:
         self.children: list[Any] = []
         self._task = task
         self._topic = spec.topic
+        self.full_topic = task.full_name(spec.topic) if isinstance(spec.topic, str) else None
+        """The name of its topic, if that does not depend on the record."""
         self.key_serde, self.value_serde = node_serdes(spec, task.settings)
         self.partitioner = spec.partitioner
         self.max_size = task.settings.max_request - _OVERHEAD
 
-    @property
-    def full_topic(self) -> str:
-        """The name of its topic, if that does not depend on the record."""
-        assert isinstance(self._topic, str)
-        return self._task.full_name(self._topic)
-
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        topic = self._topic if isinstance(self._topic, str) else self._topic(key, value, self._task.record)
+        topic, name = self._topic, self.full_topic
+        if name is None:
+            topic = self._topic(key, value, self._task.record)
+            name = self._task.full_name(topic)
         if timestamp < 0:
             raise StreamsException(f"{self.name} would write a record with the time {timestamp} to {topic}")
-        handler = self._task.settings.production_handler
         origin = KEY
         try:
             key_data = self.key_serde.serialize(key)
             origin = VALUE
-            data = key_data, self.value_serde.serialize(value)
+            value_data = self.value_serde.serialize(value)
         except SchemaRegistryError as error:
             raise FailedProcessingException(f"{self.name} to {topic}: {error}") from error
         except Exception as error:
             record = ProducerRecord(topic, value, key, None, timestamp, list(headers))
+            handler = self._task.settings.production_handler
             response = handler.serialization(self._task.error_context(self.name), record, error, origin)
             self._continue(response, topic, error)
             return
-        if len(data[0] or b"") + len(data[1] or b"") > self.max_size:
+        if len(key_data or b"") + len(value_data or b"") > self.max_size:
             limit = f"the record is larger than max.request.size ({self.max_size + _OVERHEAD} bytes)"
             too_large = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, limit)
-            record = ProducerRecord(topic, data[1], data[0], None, timestamp, list(headers))
+            record = ProducerRecord(topic, value_data, key_data, None, timestamp, list(headers))
+            handler = self._task.settings.production_handler
             self._continue(handler(self._task.error_context(self.name), record, too_large), topic, too_large)
             return
-        collector, name = self._task.collector, self._task.full_name(topic)
         partition = None
         if self.partitioner is not None:
-            partition = self.partitioner(topic, key, value, collector.partitions(name))
-        collector.send(name, *data, timestamp, headers, partition)
+            partition = self.partitioner(topic, key, value, self._task.collector.partitions(name))
+        self._task.collector.send(name, key_data, value_data, timestamp, headers, partition)
 
     def _continue(self, response: Response, topic: str, error: Exception) -> None:
         """Skip the record that caused the error, if the handler allows it."""
@@ -192,9 +190,8 @@ class Task:
         self.now = now
         self.caching = caching
         self.stream_time = -1
-        self.record: RecordMetadata | None = None
-        # Key, value, timestamp and headers of `record`, as they were read.
-        self._raw: tuple[bytes | None, bytes | None, int, Headers] = (None, None, -1, ())
+        # The record that is processed.
+        self._row: Row | None = None
         self.global_stores = dict(global_stores or {})
         self._internal = topology.internal_topics
         serdes = settings.key_serde, settings.value_serde
@@ -225,8 +222,10 @@ class Task:
             else:
                 nodes[spec.name] = self.sinks[spec.name] = Sink(spec, self)
         for spec in sub.nodes:
-            children = [nodes[child.name] for child in topology.children(spec.name)]
-            nodes[spec.name].children = list(map(self._guarded, children))
+            children = [self._guarded(nodes[child.name]) for child in topology.children(spec.name)]
+            nodes[spec.name].children = children
+            if len(children) == 1:
+                nodes[spec.name].forward = children[0].process
 
     def _guarded(self, node: Any) -> Any:
         return node if self.settings.processing_handler is None or isinstance(node, Sink) else Guard(node, self)
@@ -240,10 +239,10 @@ class Task:
             raise FailedProcessingException(f"{node}: {type(error).__name__}: {error}") from error
 
     def error_context(self, node: str) -> ErrorHandlerContext:
-        if self.record is None:
+        if self._row is None:
             return ErrorHandlerContext(node, self.task_id)
-        key, value, timestamp, headers = self._raw
-        return ErrorHandlerContext(node, self.task_id, *self.record, timestamp, headers, key, value)
+        topic, partition, offset, key, value, timestamp, headers = self._row
+        return ErrorHandlerContext(node, self.task_id, topic, partition, offset, timestamp, headers, key, value)
 
     def continues(self, response: Response) -> bool:
         """Write the records that a handler adds, and return whether it says CONTINUE."""
@@ -297,28 +296,23 @@ class Task:
             raise InvalidStateStoreException(f"there is no store {name}")
         return store
 
-    def process(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers = (),
-    ) -> None:
-        source = self.sources[topic]
-        self.record = at = RecordMetadata(topic, partition, offset)
-        self._raw = key, value, timestamp, headers
-        record = source.read(at, key, value, timestamp, headers)
+    def process(self, row: Row) -> None:
+        source = self.sources[row[0]]
+        self._row = row
+        record = source.read(row)
         if record is not None:
-            if record[2] > self.stream_time:
-                self.stream_time = record[2]
-            for child in source.children:
-                child.process(*record, headers)
+            key, value, timestamp = record
+            if timestamp > self.stream_time:
+                self.stream_time = timestamp
+            source.forward(key, value, timestamp, row[6])
             if self._punctuations:
                 self.punctuate(STREAM_TIME, self.stream_time)
-        self.record = None
+        self._row = None
+
+    @property
+    def record(self) -> RecordMetadata | None:
+        """The place of the record that is processed."""
+        return None if self._row is None else RecordMetadata(*self._row[:3])
 
     def flush(self) -> None:
         """End a micro-batch: forward cached changes, from the sources down."""
@@ -336,11 +330,11 @@ class Task:
     @contextmanager
     def without_record(self) -> Iterator[None]:
         """Compute a value that belongs to no record of a topic."""
-        before, self.record = self.record, None
+        before, self._row = self._row, None
         try:
             yield
         finally:
-            self.record = before
+            self._row = before
 
     # --- punctuators
 

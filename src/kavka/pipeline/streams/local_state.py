@@ -48,7 +48,6 @@ _MAX_MAPS = 4096
 _MAX_KEY = 479
 _HASH = 32
 _LOCK_TIMEOUT = 30.0
-_MISSING: Any = object()
 
 
 def boot_id() -> str:
@@ -103,13 +102,12 @@ class _FileMap:
         self._db, self._transaction = db, transaction
         self._scans = 0
 
-    def _get(self, key: bytes, overlay: Values) -> bytes | None:
-        value = overlay.get(key, _MISSING)
-        return self._read(key) if value is _MISSING else value
-
     def _read(self, key: bytes) -> bytes | None:
-        data: bytes | None = self._transaction.get(_file_key(key), db=self._db)
-        return data if data is None or len(key) <= _MAX_KEY else data[4 + len(key) :]
+        if len(key) <= _MAX_KEY:
+            value: bytes | None = self._transaction.get(key, db=self._db)
+            return value
+        data = self._transaction.get(_file_key(key), db=self._db)
+        return None if data is None else data[4 + len(key) :]
 
     def _scan(self, low: bytes, high: bytes | None, reverse: bool, overlay: Values) -> Iterator[Entry]:
         entries = self._stored(low, high, reverse)
@@ -137,10 +135,11 @@ class LocalMap(_FileMap):
     """One map of a task's state.
 
     A change stays in memory until a scan or the commit writes it to the transaction. `changes` has
-    all changes of this micro-batch, `undo` the values that the written ones replaced.
+    all changes of this micro-batch, `_before` the values of the last version that it has read or
+    replaced.
     """
 
-    __slots__ = ("_unwritten", "changes", "undo")
+    __slots__ = ("_before", "_unwritten", "changes")
 
     def __init__(self, db: Any, transaction: Any) -> None:
         self._db = db
@@ -150,11 +149,15 @@ class LocalMap(_FileMap):
         self._transaction = transaction
         self._scans = 0
         self.changes: Values = {}
-        self.undo: Values = {}
+        self._before: Values = {}
         self._unwritten: Values = {}
 
     def get(self, key: bytes) -> bytes | None:
-        return self._get(key, self.changes)
+        if key in self.changes:
+            return self.changes[key]
+        if key not in self._before:
+            self._before[key] = self._read(key)
+        return self._before[key]
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.changes[key] = self._unwritten[key] = value
@@ -172,24 +175,28 @@ class LocalMap(_FileMap):
 
     def write(self) -> None:
         """Write the changes to the transaction."""
-        for key in self._unwritten:
-            if key not in self.undo:
-                self.undo[key] = self._read(key)
-        self.restore(self._unwritten)
-        self._unwritten = {}
+        changes, self._unwritten = self._unwritten, {}
+        before = self._before
+        for key in changes:
+            if key not in before:
+                before[key] = self._read(key)
+        self.restore(changes)
 
     def restore(self, values: Values) -> None:
         """Write values that are not changes of the micro-batch."""
-        transaction, db = self._transaction, self._db
+        put, delete, db = self._transaction.put, self._transaction.delete, self._db
         for key, value in values.items():
             if value is None:
-                transaction.delete(_file_key(key), db=db)
+                delete(_file_key(key), db=db)
+            elif len(key) <= _MAX_KEY:
+                put(key, value, db=db)
             else:
-                transaction.put(_file_key(key), _file_value(key, value), db=db)
+                put(_file_key(key), _file_value(key, value), db=db)
 
-    def growth(self) -> int:
-        """Bytes that the written changes add to the state."""
-        return sum(_size(key, self.changes[key]) - _size(key, value) for key, value in self.undo.items())
+    def undo(self) -> Values:
+        """The previous values of the keys that were changed and written."""
+        before = self._before
+        return {key: before[key] for key in self.changes}
 
 
 def _file_entries(cursor: Any, low: bytes, high: bytes | None, reverse: bool) -> Any:
@@ -217,8 +224,8 @@ def _in_key_order(entries: Iterator[Entry], reverse: bool) -> Iterator[Entry]:
     yield from sorted(long, reverse=reverse)
 
 
-def _size(key: bytes, value: bytes | None) -> int:
-    return 0 if value is None else len(key) + len(value)
+def _size(values: Values) -> int:
+    return sum(len(key) + len(value) for key, value in values.items() if value is not None)
 
 
 class LocalState:
@@ -230,6 +237,7 @@ class LocalState:
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._maps: dict[str, LocalMap] = {}
         self._transaction: Any = None
+        self._undo: dict[str, Values] = {}
         self.token: bytes | None = None
         self.restores = 0
         self._environment = lmdb.open(
@@ -242,6 +250,7 @@ class LocalState:
         have that version: the maps are then empty, and the caller restores them."""
         self._acquire()
         self._transaction = self._environment.begin(write=True)
+        self._undo = {}
         for local_map in self._maps.values():
             local_map.begin(self._transaction)
         version = self._transaction.get(b"version", db=self._state)
@@ -267,13 +276,15 @@ class LocalState:
         """Write all changes to the transaction. Returns them, and the bytes that they add."""
         for local_map in self._maps.values():
             local_map.write()
-        changes = {name: local_map.changes for name, local_map in self._maps.items() if local_map.changes}
-        return changes, sum(local_map.growth() for local_map in self._maps.values())
+        changed = {name: local_map for name, local_map in self._maps.items() if local_map.changes}
+        changes = {name: local_map.changes for name, local_map in changed.items()}
+        self._undo = {name: local_map.undo() for name, local_map in changed.items()}
+        return changes, sum(map(_size, changes.values())) - sum(map(_size, self._undo.values()))
 
     def commit(self, token: bytes, batch: int, meta: bytes) -> None:
+        """Commit the changes that `write` has written."""
         self._transaction.put(b"meta", meta, db=self._state)
-        undo = {name: local_map.undo for name, local_map in self._maps.items() if local_map.undo}
-        self._transaction.put(b"undo", marshal.dumps(undo), db=self._state)
+        self._transaction.put(b"undo", marshal.dumps(self._undo), db=self._state)
         version = marshal.dumps((token, self.token, batch, self.restores))
         self._transaction.put(b"version", version, db=self._state)
         self._transaction.commit()
@@ -325,7 +336,7 @@ class SnapshotMap(_FileMap):
         self._undo = undo
 
     def get(self, key: bytes) -> bytes | None:
-        return self._get(key, self._undo)
+        return self._undo[key] if key in self._undo else self._read(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         raise TypeError("the map is read-only")

@@ -61,6 +61,10 @@ class Parts:
     def __len__(self) -> int:
         return sum(len(group.times) for group in (*self._groups, *self._empty))
 
+    @property
+    def key_bytes(self) -> int:
+        return sum(group.keys.nbytes for group in (*self._groups, *self._empty))
+
     def add(self, columns: Columns) -> None:
         """Add records, in their order."""
         keys, count = to_bytes(self._serde, columns.keys), len(columns.times)

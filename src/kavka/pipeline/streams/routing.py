@@ -13,6 +13,7 @@ from __future__ import annotations
 import marshal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from kavka.client.producer._append import murmur2
 from kavka.pipeline.streams.batches import Columns, headers_of, listed, read, to_bytes, without_collector
-from kavka.pipeline.streams.engine import Sent, Sink, Task, node_serdes
+from kavka.pipeline.streams.engine import Row, Sent, Sink, Task, node_serdes
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.lowering import WAYS, Lane
 from kavka.pipeline.streams.parts import Parts
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from kavka.pipeline.streams.workers import Job
 
 PACKED = "task int, data binary"
-OUT = (
-    "topic string, key binary, value binary, partition int, sent_at bigint, "
-    "headers array<struct<key:string,value:binary>>"
-)
 OUT_ARROW = pa.schema(
     [
         ("topic", pa.string()),
@@ -54,7 +51,7 @@ PARTS = -1
 # The records of a packed row, and their bytes: far below what Spark and Arrow allow for a cell.
 CHUNK, CHUNK_BYTES = 20_000, 16 * 1024 * 1024
 # So small that the columns of a piece are still in the processor's cache at the next step.
-_PIECE, _PIECE_BYTES = 8192, 8 * 1024 * 1024
+_PIECE, _PIECE_BYTES = 8192, 1024 * 1024
 # A task passes parts on when it has so many.
 _MAX_PARTS = 500_000
 
@@ -162,16 +159,16 @@ def stateless_step(job: Job) -> BatchStep:
         tasks = _tasks(job, job.plan.stateless, out)
         runners = _runners(job, tasks)
 
-        def per_record(batch: pa.RecordBatch) -> None:
-            for row in _rows(batch):
-                tasks[row[0]].process(*row)
+        def per_record(topic: str, partition: int, batch: pa.RecordBatch) -> None:
+            for row in _rows(topic, partition, batch):
+                tasks[topic].process(row)
 
-        for topic, _, batch in _pieces(batches):
+        for topic, partition, batch in _pieces(batches):
             runner = runners.get(topic)
             if runner is None:
-                per_record(batch)
+                per_record(topic, partition, batch)
             else:
-                columns = runner.run(batch, per_record)
+                columns = runner.run(batch, partial(per_record, topic, partition))
                 written = runner.written(columns)
                 if written is None:
                     runner.send(columns, None, out)
@@ -192,10 +189,11 @@ def routing_step(job: Job) -> BatchStep:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         router = _Router(job)
         for topic, partition, batch in _pieces(batches):
-            router.route(topic, partition, batch)
+            with without_collector():
+                router.route(topic, partition, batch)
             if router.is_full:
                 yield _packed(router.take())
-            if router.part_count >= _MAX_PARTS:
+            if router.is_full_of_parts:
                 yield _packed(router.take_parts())
         yield _packed(router.take())
         yield _packed(router.take_parts())
@@ -233,17 +231,18 @@ class _Router:
         return self._count >= CHUNK or self._bytes >= CHUNK_BYTES
 
     @property
-    def part_count(self) -> int:
-        return sum(map(len, self._parts.values()))
+    def is_full_of_parts(self) -> bool:
+        parts = self._parts.values()
+        return sum(map(len, parts)) >= _MAX_PARTS or sum(each.key_bytes for each in parts) >= CHUNK_BYTES
 
     def route(self, topic: str, partition: int, batch: pa.RecordBatch) -> None:
         """Route the records of a batch of one partition."""
         runner = self._runners.get(topic)
         self._bytes += batch.nbytes
         if runner is None:
-            self._route_rows(batch)
+            self._route_rows(topic, partition, batch)
             return
-        columns = runner.run(batch, self._route_rows)
+        columns = runner.run(batch, partial(self._route_rows, topic, partition))
         if runner.lane.aggregate is not None:
             if (topic, partition) not in self._parts:
                 self._parts[topic, partition] = Parts(runner.lane.aggregate_step, runner.key_serde)
@@ -252,38 +251,42 @@ class _Router:
             runner.send(columns, runner.written(columns), self._out)
             self._pass_on(topic, partition, batch.column("offset")[0].as_py())
 
-    def _route_rows(self, batch: pa.RecordBatch) -> None:
-        for row in _rows(batch):
-            topic, partition, offset = row[:3]
-            if topic in self._direct:
-                tasks = self._direct[topic]
-                self._add(tasks[partition % len(tasks)], topic, partition, offset, row)
-            elif topic in self._global:
-                for task in self._all_tasks:
-                    self._add(task, topic, partition, offset, row)
-            else:
-                self._tasks[topic].process(*row)
-                self._pass_on(topic, partition, offset)
+    def _route_rows(self, topic: str, partition: int, batch: pa.RecordBatch) -> None:
+        rows = list(_rows(topic, partition, batch))
+        if not rows:
+            return
+        first = rows[0][2]
+        if topic in self._direct:
+            tasks = self._direct[topic]
+            self._add(tasks[partition % len(tasks)], topic, partition, first, rows)
+        elif topic in self._global:
+            for task in self._all_tasks:
+                self._add(task, topic, partition, first, rows)
+        else:
+            process = self._tasks[topic].process
+            for row in rows:
+                process(row)
+            self._pass_on(topic, partition, first)
 
     def _pass_on(self, topic: str, partition: int, offset: int) -> None:
         """Pack what the stateless tasks have sent."""
-        for name, key, value, stamp, headers, chosen in self._out.take():
+        by_task: dict[tuple[int, str | None], list[Any]] = {}
+        home = self._all_tasks[partition % len(self._all_tasks)]
+        for sent in self._out.take():
+            name, key, value, stamp, headers, chosen = sent
             tasks = self._shuffled.get(name)
             if tasks is None:
-                home = self._all_tasks[partition % len(self._all_tasks)]
-                self._add(home, None, partition, offset, (name, key, value, stamp, headers, chosen))
+                by_task.setdefault((home, None), []).append(sent)
                 continue
             number = _partition(key or b"", len(tasks)) if chosen is None else chosen
             record = (name, number, offset, key, value, stamp, headers)
-            self._add(tasks[number % len(tasks)], topic, partition, offset, record)
+            by_task.setdefault((tasks[number % len(tasks)], topic), []).append(record)
+        for (task, origin), records in by_task.items():
+            self._add(task, origin, partition, offset, records)
 
-    def _add(self, task: int, topic: str | None, partition: int, offset: int, record: Any) -> None:
-        pack = self._packs.get((task, topic, partition))
-        if pack is None:
-            self._packs[task, topic, partition] = (offset, [record])
-        else:
-            pack[1].append(record)
-        self._count += 1
+    def _add(self, task: int, topic: str | None, partition: int, offset: int, records: list[Any]) -> None:
+        self._packs.setdefault((task, topic, partition), (offset, []))[1].extend(records)
+        self._count += len(records)
 
     def take(self) -> _Packs:
         packs, self._packs, self._count, self._bytes = self._packs, {}, 0, 0
@@ -332,11 +335,13 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBa
             start = index
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """(topic, partition, offset, key, value, timestamp, headers) of the rows of the source."""
+def _rows(topic: str, partition: int, batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of the source, of one partition."""
     stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
     return zip(
-        *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value")),
+        repeat(topic, batch.num_rows),
+        repeat(partition, batch.num_rows),
+        *(batch.column(name).to_pylist() for name in ("offset", "key", "value")),
         (-1 if stamp is None else stamp // 1000 for stamp in stamps),
         headers_of(batch) or [()] * batch.num_rows,
         strict=True,
@@ -346,8 +351,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def chunks_of(sent: list[Sent]) -> Iterator[list[Sent]]:
     """Sent records in lists that are small enough for a cell."""
     start = size = 0
-    for index, (_, key, value, *_) in enumerate(sent):
+    for index, (_, key, value, _, headers, _) in enumerate(sent):
         size += len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(len(name) + len(data or b"") for name, data in headers)
         if index - start + 1 >= CHUNK or size >= CHUNK_BYTES:
             yield sent[start : index + 1]
             start, size = index + 1, 0
@@ -390,11 +397,13 @@ def _packed(packs: _Packs) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(tasks, pa.int32()), pa.array(data, pa.binary())], schema=PACKED_ARROW)
 
 
-def unpacking_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """From the results of tasks to the rows of the sink."""
     for batch in batches:
         for data in batch.column(0).drop_null().to_pylist():
-            yield batch_of(marshal.loads(data))
+            with without_collector():
+                records = batch_of(marshal.loads(data))
+            yield records
 
 
 def tick_batch(job: Job, time: int) -> pa.RecordBatch:

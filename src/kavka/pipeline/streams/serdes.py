@@ -6,7 +6,6 @@ import json
 import struct
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from kavka.pipeline.streams.errors import StreamsException
@@ -78,6 +77,14 @@ def resolved(serde: Serde | None, default: Serde, other: Serde) -> Serde:
     return (serde or default).resolved(default, other)
 
 
+class _Text(Serde):
+    def serialize(self, value: Any) -> bytes | None:
+        return value.encode() if value.__class__ is str else super().serialize(value)
+
+    def deserialize(self, data: bytes | None) -> Any:
+        return None if data is None else data.decode()
+
+
 def _text(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError("it is not text")
@@ -122,15 +129,18 @@ def _to_uuid(data: bytes) -> uuid.UUID:
     return uuid.UUID(data.decode())
 
 
-def _number(name: str, form: str) -> Serde:
-    size = struct.calcsize(form)
+class _Number(Serde):
+    def __init__(self, name: str, form: str) -> None:
+        number = struct.Struct(form)
+        super().__init__(name, number.pack, number.unpack)
+        self._size, self._unpack = number.size, number.unpack
 
-    def read(data: bytes) -> Any:
-        if len(data) != size:
-            raise ValueError(f"Size of data received by {name} is not {size}")
-        return struct.unpack(form, data)[0]
-
-    return Serde(name, partial(struct.pack, form), read)
+    def deserialize(self, data: bytes | None) -> Any:
+        if data is None:
+            return None
+        if len(data) != self._size:
+            raise ValueError(f"Size of data received by {self.name} is not {self._size}")
+        return self._unpack(data)[0]
 
 
 def constant(value: T) -> staticmethod[[], T]:
@@ -141,12 +151,12 @@ def constant(value: T) -> staticmethod[[], T]:
 class Serdes:
     """Kafka's serdes by Kafka's names, and Json for values without a schema."""
 
-    String = constant(Serde("Serdes.String", _text, lambda data: data.decode()))
-    Short = constant(_number("Serdes.Short", ">h"))
-    Integer = constant(_number("Serdes.Integer", ">i"))
-    Long = constant(_number("Serdes.Long", ">q"))
-    Float = constant(_number("Serdes.Float", ">f"))
-    Double = constant(_number("Serdes.Double", ">d"))
+    String = constant(_Text("Serdes.String", _text, bytes.decode))
+    Short = constant(_Number("Serdes.Short", ">h"))
+    Integer = constant(_Number("Serdes.Integer", ">i"))
+    Long = constant(_Number("Serdes.Long", ">q"))
+    Float = constant(_Number("Serdes.Float", ">f"))
+    Double = constant(_Number("Serdes.Double", ">d"))
     Boolean = constant(Serde("Serdes.Boolean", _boolean, _to_boolean))
     ByteArray = Bytes = constant(Serde("Serdes.ByteArray", _raw, bytes))
     UUID = constant(Serde("Serdes.UUID", _uuid, _to_uuid))

@@ -70,11 +70,14 @@ class TableNode(Node):
         is_caching = self._may_cache and self.task.caching and self.store is not None and self.store.builder.caching
         self._cache: dict[Any, tuple[Any, Any, Any, int, Headers]] | None = {} if is_caching else None
 
-    def put_and_forward(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+    def put_and_forward(
+        self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, data: bytes | None = None
+    ) -> None:
+        """`data` is the serialized key, if the caller has it."""
         if not self._is_versioned:
-            self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
-            cache_key = None if self._cache is None else self.store.serialize_key(key)
-            self.forward_change(key, new, old, timestamp, headers, cache_key)
+            data = self.store.serialize_key(key) if data is None else data
+            self.store.put_at(data, None if new is None else (new, timestamp))
+            self.forward_change(key, new, old, timestamp, headers, data)
             return
         next_time = self.store.put(key, new, timestamp)
         if next_time != VersionedStore.NOT_PUT:

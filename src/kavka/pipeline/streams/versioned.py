@@ -80,7 +80,10 @@ class VersionedStore(Store):
         return version
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
-        data = self.serialize_key(key)
+        return self.get_at(self.serialize_key(key), as_of)
+
+    def get_at(self, data: bytes, as_of: int | None = None) -> VersionedRecord | None:
+        """The version of a serialized key."""
         version = self._version(data, self.observed if as_of is None else as_of)
         if version is None or version[1] is None:
             return None

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from kavka.pipeline.spark import versions
 from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.streams import plain_data
+from kavka.pipeline.streams.batches import without_collector
 from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.local_state import LocalState, boot_id, executor_folder
 from kavka.pipeline.streams.lowering import lower
@@ -142,10 +143,10 @@ class _Running:
                 queues.setdefault((topic, partition), []).extend(records)
         for topic, partition in [queue for queue in queues if queue[0] in self.globals]:
             for record in queues.pop((topic, partition)):
-                self.globals[topic].process(*record)
+                self.globals[topic].process(record)
         process = self.task.process
         for record in _in_time(list(queues.values())):
-            process(*record)
+            process(record)
         for topic in parts:
             self._merge(topic, parts[topic])
 
@@ -198,7 +199,8 @@ class TaskProcessor(StatefulProcessor):
         self._log = handle.getMapState("log", *SEGMENT)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        return self._micro_batch(key[0], [marshal.loads(row.data) for row in rows])
+        with without_collector():
+            yield from self._micro_batch(key[0], [marshal.loads(row.data) for row in rows])
 
     def close(self) -> None:
         """Has no effect: the process keeps its tasks for the next micro-batch."""

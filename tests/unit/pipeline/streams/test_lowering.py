@@ -323,6 +323,12 @@ def test_packed_rows_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(len(data.as_py()) for data in rows) < 3000
     sent: list[Any] = [("out", b"k", b"v" * 400, 1, (), None)] * 10
     assert [len(chunk) for chunk in routing.chunks_of(sent)] == [3, 3, 3, 1]
+    sent = [("out", b"k", b"v", 1, (("name", b"h" * 400),), None)] * 10
+    assert [len(chunk) for chunk in routing.chunks_of(sent)] == [3, 3, 3, 1]
+    values = [(0, number, chr(97 + number).encode() * 400, None) for number in range(20)]
+    parts_of = routing.routing_step(job_of(words()))
+    rows = [data for packed in parts_of(iter([batch(values)])) for data in packed.column(1)]
+    assert max(len(data.as_py()) for data in rows) < 3000
 
 
 def ways(topology: Topology, **config: Any) -> set[Way]:

@@ -157,9 +157,9 @@ def test_cogrouped_streams_forward_a_key_once_with_a_cache() -> None:
     task = Task(builder.topology, builder.topology.subtopologies()[0], settings_of({"application.id": "x"}, False),
                 sent := Sent(), lambda: 0, caching=True)  # fmt: skip
     task.start()
-    task.process("a", 0, 0, b"k", b"1", 10)
-    task.process("b", 0, 0, b"k", b"2", 20)
-    task.process("a", 0, 1, b"k", b"3", 30)
+    task.process(("a", 0, 0, b"k", b"1", 10, ()))
+    task.process(("b", 0, 0, b"k", b"2", 20, ()))
+    task.process(("a", 0, 1, b"k", b"3", 30, ()))
     assert sent.values == []
     task.flush()
     assert sent.values == [b"1/23"]
