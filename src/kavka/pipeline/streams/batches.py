@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, compress
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,6 +239,11 @@ def _repeated_headers(headers: list[Headers] | None, sizes: Any) -> list[Headers
 
 def to_bytes(serde: Serde, cells: Cells) -> pa.Array:
     """A column of bytes. Raises StreamsException for a value that the serde cannot write."""
-    if isinstance(cells, pa.Array) and pa.types.is_string(cells.type) and serde is Serdes.String():
-        return cells.cast(pa.binary())
+    if serde is Serdes.String():
+        if not isinstance(cells, pa.Array) and set(map(type, cells)) <= {str, NoneType}:
+            # Fails for lone surrogates, which are an error of the serde.
+            with suppress(UnicodeError, pa.ArrowException):
+                cells = pa.array(cells, pa.string())
+        if isinstance(cells, pa.Array) and pa.types.is_string(cells.type):
+            return cells.cast(pa.binary())
     return pa.array(map(serde.serialize, listed(cells)), pa.binary())

@@ -17,12 +17,14 @@ from kavka.pipeline.streams.data_sources import routed_source, streams_sink
 from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
 from kavka.pipeline.streams.routing import OUT_ARROW, stateless_step
 from kavka.pipeline.streams.sources import source_frame
+from kavka.pipeline.streams.stateful_step import RESULT, TaskProcessor
 from kavka.pipeline.streams.task_reports import observed
-from kavka.pipeline.streams.workers import RESULT, Job, TaskProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from kavka.pipeline.streams.workers import Job
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3

@@ -121,6 +121,8 @@ class Parts:
 def _is_valid(cells: Any) -> Any:
     if isinstance(cells, pa.Array):
         return cells.is_valid().to_numpy(zero_copy_only=False)
+    if None not in cells:
+        return np.ones(len(cells), bool)
     return np.fromiter((cell is not None for cell in cells), bool, len(cells))
 
 

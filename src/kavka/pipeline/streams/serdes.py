@@ -79,7 +79,13 @@ def resolved(serde: Serde | None, default: Serde, other: Serde) -> Serde:
 
 class _Text(Serde):
     def serialize(self, value: Any) -> bytes | None:
-        return value.encode() if value.__class__ is str else super().serialize(value)
+        try:
+            # Most values; the others and errors are handled in general.
+            if value.__class__ is str:
+                return value.encode()
+        except UnicodeEncodeError:
+            pass
+        return super().serialize(value)
 
     def deserialize(self, data: bytes | None) -> Any:
         return None if data is None else data.decode()

@@ -15,7 +15,6 @@ from typing import Any
 
 from kavka.pipeline.streams.local_state import LocalState, Values
 
-SEGMENT = "number bigint", "changes binary"
 _SEGMENT_BYTES = 1 << 20
 # A log of this size is not cleaned.
 _SMALL_LOG = 1 << 20

@@ -12,12 +12,10 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.pipeline.spark import versions
 from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.streams import plain_data
-from kavka.pipeline.streams.batches import without_collector
 from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.local_state import LocalState, boot_id, executor_folder
 from kavka.pipeline.streams.lowering import lower
@@ -26,15 +24,12 @@ from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.processors import WALL_CLOCK_TIME
 from kavka.pipeline.streams.routing import PARTS, Out, chunks_of, now_ms
 from kavka.pipeline.streams.settings import Settings
-from kavka.pipeline.streams.state_log import SEGMENT, LogPosition, StateLog
+from kavka.pipeline.streams.state_log import LogPosition, StateLog
 from kavka.pipeline.streams.state_map import OpenMap
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.task_reports import TaskReport
 from kavka.pipeline.streams.ticks import TICK
 from kavka.pipeline.streams.topology import Topology
-
-# A row of results, or a report of the task (`task_reports.py`).
-RESULT = "data binary, report string"
 
 
 @dataclass(eq=False)
@@ -82,10 +77,16 @@ class Job:
         return (self.folder or executor_folder()) / "local" / self.state_id / boot_id() / f"task-{key}"
 
 
+# The last job that this process has loaded: Spark sends it again with every task.
+_loaded: dict[bytes, Job] = {}
+
+
 def _restored(built_by: versions.Versions, data: bytes) -> Job:
-    job = Job.__new__(Job)
-    job.__dict__.update(versions.unpickled(built_by, data))
-    return job
+    if data not in _loaded:
+        _loaded.clear()
+        job = _loaded[data] = Job.__new__(Job)
+        job.__dict__.update(versions.unpickled(built_by, data))
+    return _loaded[data]
 
 
 def batch_number() -> int:
@@ -185,27 +186,16 @@ _states: dict[Path, LocalState] = {}
 _running: dict[Path, tuple[str, bytes, _Running]] = {}
 
 
-class TaskProcessor(StatefulProcessor):
-    """Spark's stateful step. The state of a task is on the disk of its executor (`local_state.py`).
-    Spark has the durable copy: `log`, the changes of all micro-batches (`state_log.py`), and
-    `meta`, the token of the version, the position of the log, and what the task remembers beside
-    its stores."""
+class MicroBatch:
+    """One task of a micro-batch. The state of a task is on the disk of its executor
+    (`local_state.py`). Spark has the durable copy: `log`, the changes of all micro-batches
+    (`state_log.py`), and `meta`, the token of the version, the position of the log, and what the
+    task remembers beside its stores."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, meta: Any, log: Any) -> None:
+        self._job, self._meta, self._log = job, meta, log
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._meta = handle.getValueState("meta", "data binary")
-        self._log = handle.getMapState("log", *SEGMENT)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        with without_collector():
-            yield from self._micro_batch(key[0], [marshal.loads(row.data) for row in rows])
-
-    def close(self) -> None:
-        """Has no effect: the process keeps its tasks for the next micro-batch."""
-
-    def _micro_batch(self, key: int, packs: list[Any]) -> Iterator[Row]:
+    def run(self, key: int, packs: list[Any]) -> Iterator[Row]:
         """Run the task with these packs. The version on disk is committed before Spark's: a
         micro-batch that fails after that is rolled back by the next."""
         folder = self._job.task_folder(key)

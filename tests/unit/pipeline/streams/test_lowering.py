@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import marshal
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from kavka.pipeline.streams import parts, routing, workers
+from kavka.pipeline.streams.batches import to_bytes
 from kavka.pipeline.streams.expression_columns import to_arrow
 from kavka.pipeline.streams.lowering import Way
 from kavka.pipeline.streams.plan import make_plan, source_topics
@@ -88,7 +90,7 @@ def job_of(topology: Topology, **config: Any) -> workers.Job:
     caching = application.cache_bytes > 0
     job = workers.Job(topology, application, plan, {"in": 2, "out": 2}, "run", caching, "id", None)
     received: workers.Job = cloudpickle.loads(cloudpickle.dumps(job))
-    return received
+    return copy.copy(received)
 
 
 def run(job: workers.Job, *micro_batches: list[pa.RecordBatch]) -> tuple[list[Any], int]:
@@ -234,6 +236,13 @@ def test_keys_of_other_serdes_are_counted() -> None:
         return builder.build()
 
     both_ways(topology, [batch(LINES)], [batch(LINES, 4)])
+
+
+@pytest.mark.parametrize("cells", [["a", b"b"], ["a", 1], ["a", "\ud800"]])
+def test_a_value_that_is_no_text_is_refused_in_batches_as_well(cells: list[Any]) -> None:
+    assert to_bytes(Serdes.String(), ["a", None, "ü"]).to_pylist() == [b"a", None, "ü".encode()]
+    with pytest.raises(StreamsException, match="cannot write a value of type"):
+        to_bytes(Serdes.String(), cells)
 
 
 def totals(total: Any, windows: TimeWindows | None, direct: bool, serde: Any) -> Topology:

@@ -17,6 +17,7 @@ from kavka.pipeline.streams import workers
 from kavka.pipeline.streams.layout import fit, read_layout, write_layout
 from kavka.pipeline.streams.plan import Plan, make_plan, source_topics
 from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.stateful_step import TaskProcessor
 from kavka.streams import (
     Consumed,
     JoinWindows,
@@ -84,7 +85,7 @@ def run(
     records that the task sends. The input records are (topic, key, value, timestamp)."""
     workers._running.clear()
     job = workers.Job(topology, SETTINGS, plan, {}, run_id, False, "id", folder)
-    processor = workers.TaskProcessor(job)
+    processor = TaskProcessor(job)
     processor.init(handle)  # type: ignore[arg-type]
     rows = [(topic, 0, number, *record, ()) for number, (topic, *record) in enumerate(records)]
     packs = [SimpleNamespace(data=marshal.dumps((row[0], 0, row[2], [row]))) for row in rows]

@@ -16,9 +16,10 @@ from kavka.pipeline.spark.options import source_options
 from kavka.pipeline.streams import data_sources
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.stateful_step import TaskProcessor
 from kavka.pipeline.streams.task_reports import TaskReport, TaskReports
 from kavka.pipeline.streams.ticks import TICK, Due, DueFile, Ticks, read_due
-from kavka.pipeline.streams.workers import Job, TaskProcessor
+from kavka.pipeline.streams.workers import Job
 from kavka.streams import PunctuationType, Record, Serdes, Stores, Topology
 from tests.unit.pipeline.streams.test_state import Handle
 
