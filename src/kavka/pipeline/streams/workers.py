@@ -7,6 +7,7 @@ import marshal
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -165,19 +166,20 @@ class _Running:
 
 def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
     """Records in Kafka's order: from the partition whose next record is the oldest."""
-    if len(queues) == 1:
-        yield from queues[0]
-        return
     heads = [(queue[0][5], number, 0) for number, queue in enumerate(queues)]
     heapq.heapify(heads)
     while heads:
-        _, number, index = heads[0]
-        queue = queues[number]
-        yield queue[index]
-        if index + 1 < len(queue):
-            heapq.heapreplace(heads, (queue[index + 1][5], number, index + 1))
-        else:
-            heapq.heappop(heads)
+        _, number, index = heapq.heappop(heads)
+        if not heads:
+            yield from islice(queues[number], index, None)
+            return
+        limit = heads[0]
+        for record in islice(queues[number], index, None):
+            if (record[5], number) > limit:
+                heapq.heappush(heads, (record[5], number, index))
+                break
+            yield record
+            index += 1
 
 
 # By folder: the states that this process has opened, and the tasks that it has run, with the token
