@@ -128,6 +128,7 @@ def test_a_job_of_another_version_is_refused_before_it_is_loaded() -> None:
     ("line", "remedy"),
     [
         ("ModuleNotFoundError: No module named 'kavka'", "the executors have no Kavka: make an archive"),
+        ("python3: No module named kavka.pipeline.streams.daemon", "the executors have no Kavka: make an archive"),
         ("ModuleNotFoundError: No module named 'steps'", "the executors have no module steps: send it with --py-files"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12", "the executors do not run Python"),
         ('Cannot run program "python3.11": error=2', "python3.11 is not on the PATH of an executor"),

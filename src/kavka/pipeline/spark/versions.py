@@ -46,7 +46,7 @@ def remedy_for(lines: Sequence[str]) -> str | None:
     """The message for an exception of Spark whose cause is that executors lack a module or the
     driver's version of Python. None if it has another cause."""
     for line in lines:
-        if "No module named 'kavka" in line or "No module named kavka" in line:
+        if "No module named kavka" in line.replace("'", ""):
             return f"the executors have no Kavka: {_REMEDY}, or install it there"
         if "ModuleNotFoundError: No module named" in line:
             module = line.rpartition("No module named ")[2].strip("'\"")
