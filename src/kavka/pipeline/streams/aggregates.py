@@ -133,11 +133,8 @@ class _AggregateNode(TableNode):
         super().__init__(step)
         self._windows, self._final = step.windows, step.final
         aggregation = self._aggregation = step.aggregation
-        self._initializer, self._aggregator, self._total = (
-            aggregation.initializer,
-            aggregation.aggregator,
-            aggregation.total,
-        )
+        self._initializer, self._aggregator = aggregation.initializer, aggregation.aggregator
+        self._total = aggregation.total
 
     def init(self) -> None:
         super().init()

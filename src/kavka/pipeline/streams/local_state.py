@@ -135,11 +135,10 @@ class LocalMap(_FileMap):
     """One map of a task's state.
 
     A change stays in memory until a scan or the commit writes it to the transaction. `changes` has
-    all changes of this micro-batch, `_before` the values of the last version that it has read or
-    replaced.
+    all changes of this micro-batch, `undo` the values that the written ones replaced.
     """
 
-    __slots__ = ("_before", "_unwritten", "changes")
+    __slots__ = ("_unwritten", "changes", "undo")
 
     def __init__(self, db: Any, transaction: Any) -> None:
         self._db = db
@@ -149,15 +148,11 @@ class LocalMap(_FileMap):
         self._transaction = transaction
         self._scans = 0
         self.changes: Values = {}
-        self._before: Values = {}
+        self.undo: Values = {}
         self._unwritten: Values = {}
 
     def get(self, key: bytes) -> bytes | None:
-        if key in self.changes:
-            return self.changes[key]
-        if key not in self._before:
-            self._before[key] = self._read(key)
-        return self._before[key]
+        return self.changes[key] if key in self.changes else self._read(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.changes[key] = self._unwritten[key] = value
@@ -175,12 +170,12 @@ class LocalMap(_FileMap):
 
     def write(self) -> None:
         """Write the changes to the transaction."""
-        changes, self._unwritten = self._unwritten, {}
-        before = self._before
-        for key in changes:
-            if key not in before:
-                before[key] = self._read(key)
-        self.restore(changes)
+        undo = self.undo
+        for key in self._unwritten:
+            if key not in undo:
+                undo[key] = self._read(key)
+        self.restore(self._unwritten)
+        self._unwritten = {}
 
     def restore(self, values: Values) -> None:
         """Write values that are not changes of the micro-batch."""
@@ -193,10 +188,9 @@ class LocalMap(_FileMap):
             else:
                 put(_file_key(key), _file_value(key, value), db=db)
 
-    def undo(self) -> Values:
-        """The previous values of the keys that were changed and written."""
-        before = self._before
-        return {key: before[key] for key in self.changes}
+    def growth(self) -> int:
+        """Bytes that the written changes add to the state."""
+        return _size(self.changes) - _size(self.undo)
 
 
 def _file_entries(cursor: Any, low: bytes, high: bytes | None, reverse: bool) -> Any:
@@ -237,7 +231,6 @@ class LocalState:
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._maps: dict[str, LocalMap] = {}
         self._transaction: Any = None
-        self._undo: dict[str, Values] = {}
         self.token: bytes | None = None
         self.restores = 0
         self._environment = lmdb.open(
@@ -250,7 +243,6 @@ class LocalState:
         have that version: the maps are then empty, and the caller restores them."""
         self._acquire()
         self._transaction = self._environment.begin(write=True)
-        self._undo = {}
         for local_map in self._maps.values():
             local_map.begin(self._transaction)
         version = self._transaction.get(b"version", db=self._state)
@@ -276,15 +268,13 @@ class LocalState:
         """Write all changes to the transaction. Returns them, and the bytes that they add."""
         for local_map in self._maps.values():
             local_map.write()
-        changed = {name: local_map for name, local_map in self._maps.items() if local_map.changes}
-        changes = {name: local_map.changes for name, local_map in changed.items()}
-        self._undo = {name: local_map.undo() for name, local_map in changed.items()}
-        return changes, sum(map(_size, changes.values())) - sum(map(_size, self._undo.values()))
+        changes = {name: local_map.changes for name, local_map in self._maps.items() if local_map.changes}
+        return changes, sum(local_map.growth() for local_map in self._maps.values())
 
     def commit(self, token: bytes, batch: int, meta: bytes) -> None:
-        """Commit the changes that `write` has written."""
         self._transaction.put(b"meta", meta, db=self._state)
-        self._transaction.put(b"undo", marshal.dumps(self._undo), db=self._state)
+        undo = {name: local_map.undo for name, local_map in self._maps.items() if local_map.undo}
+        self._transaction.put(b"undo", marshal.dumps(undo), db=self._state)
         version = marshal.dumps((token, self.token, batch, self.restores))
         self._transaction.put(b"version", version, db=self._state)
         self._transaction.commit()
