@@ -122,17 +122,14 @@ class Sink:
         self.children: list[Any] = []
         self._task = task
         self._topic = spec.topic
-        self.full_topic = task.full_name(spec.topic) if isinstance(spec.topic, str) else None
-        """The name of its topic, if that does not depend on the record."""
+        self.full_topic = task.full_name(spec.topic) if isinstance(spec.topic, str) else ""
+        """The name of its topic; empty if it depends on the record."""
         self.key_serde, self.value_serde = node_serdes(spec, task.settings)
         self.partitioner = spec.partitioner
         self.max_size = task.settings.max_request - _OVERHEAD
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        topic, name = self._topic, self.full_topic
-        if name is None:
-            topic = self._topic(key, value, self._task.record)
-            name = self._task.full_name(topic)
+        topic = self._topic if isinstance(self._topic, str) else self._topic(key, value, self._task.record)
         if timestamp < 0:
             raise StreamsException(f"{self.name} would write a record with the time {timestamp} to {topic}")
         origin = KEY
@@ -155,7 +152,7 @@ class Sink:
             handler = self._task.settings.production_handler
             self._continue(handler(self._task.error_context(self.name), record, too_large), topic, too_large)
             return
-        partition = None
+        name, partition = self.full_topic or self._task.full_name(topic), None
         if self.partitioner is not None:
             partition = self.partitioner(topic, key, value, self._task.collector.partitions(name))
         self._task.collector.send(name, key_data, value_data, timestamp, headers, partition)
