@@ -19,7 +19,7 @@ from typing import Any
 from kavka.pipeline.spark import two_phase
 from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource
-from kavka.pipeline.streams import data_sources
+from kavka.pipeline.streams.sink import ProductionErrors, StreamsWriter, streams_sink
 
 BATCH = 1
 FOLDER = "KAVKA_CRASH_FOLDER"
@@ -74,6 +74,10 @@ class CrashingWriter(KavkaStreamWriter):
     name. Processes that read do not import it, and Spark may use any free process for any query."""
 
 
+class CrashingStreamsWriter(StreamsWriter):
+    """The same for a streams application."""
+
+
 class CrashingSource(KavkaDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
         return CrashingWriter(*self._sink(schema))
@@ -82,9 +86,9 @@ class CrashingSource(KavkaDataSource):
 def crashing_sink(run: str, handler: Any) -> Any:
     """Return the sink of a streams application, with the writer of this module."""
 
-    class Sink(data_sources.streams_sink(run, handler)):  # type: ignore[misc]
-        def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
-            return CrashingWriter(*self._sink(schema), data_sources.ProductionErrors(handler))
+    class Sink(streams_sink(run, handler)):  # type: ignore[misc]
+        def streamWriter(self, schema: Any, overwrite: bool) -> CrashingStreamsWriter:
+            return CrashingStreamsWriter(*self._sink(schema), ProductionErrors(handler))
 
     return Sink
 

@@ -13,9 +13,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
 from kavka.pipeline.spark.files import AnyPath, spark_uri
-from kavka.pipeline.streams.data_sources import routed_source, streams_sink
 from kavka.pipeline.streams.expression_columns import SPARK_SETTINGS
+from kavka.pipeline.streams.routed_source import routed_source
 from kavka.pipeline.streams.routing import OUT_ARROW, stateless_step
+from kavka.pipeline.streams.sink import streams_sink
 from kavka.pipeline.streams.sources import source_frame
 from kavka.pipeline.streams.stateful_step import RESULT, TaskProcessor
 from kavka.pipeline.streams.task_reports import observed

@@ -23,7 +23,9 @@ def _is_needed(entry: str) -> bool:
 
 if __name__ == "__main__":
     sys.path[:] = filter(_is_needed, sys.path)
-    for name in ("pyspark.worker", "kavka.pipeline.spark.reading", "kavka.pipeline.streams.data_sources"):
+    for name in ("routed_source", "sink", "workers"):
+        importlib.import_module(f"kavka.pipeline.streams.{name}")
+    for name in ("pyspark.worker", "kavka.pipeline.spark.reading"):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

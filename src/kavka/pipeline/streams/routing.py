@@ -397,9 +397,12 @@ def _packed(packs: _Packs) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(tasks, pa.int32()), pa.array(data, pa.binary())], schema=PACKED_ARROW)
 
 
-def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From the results of tasks to the rows of the sink."""
+def records_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the sink, from those or from the results of tasks."""
     for batch in batches:
+        if batch.schema.names == OUT_ARROW.names:
+            yield batch
+            continue
         for data in batch.column(0).drop_null().to_pylist():
             with without_collector():
                 records = batch_of(marshal.loads(data))

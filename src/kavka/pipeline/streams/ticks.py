@@ -1,6 +1,6 @@
 """Ticks: micro-batches without records, which run wall-clock punctuators. No Spark.
 
-A tick is a time in the offsets of the source (`data_sources.py`), beside those of its topics. When
+A tick is a time in the offsets of the source (`routed_source.py`), beside those of its topics. When
 it changes, Spark runs a micro-batch, and every task punctuates with that time. The time is in the
 checkpoint, so a micro-batch that runs again punctuates with the same time. Each start of a query
 begins with a tick. After that there is no tick before a punctuator is due, so an application

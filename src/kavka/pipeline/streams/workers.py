@@ -15,7 +15,6 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 
 from kavka.pipeline.spark import versions
-from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.streams import plain_data
 from kavka.pipeline.streams.engine import Task
 from kavka.pipeline.streams.local_state import LocalState, boot_id, executor_folder
@@ -92,6 +91,8 @@ def _restored(built_by: versions.Versions, data: bytes) -> Job:
 
 def batch_number() -> int:
     """The number of the micro-batch that this process works on."""
+    from kavka.pipeline.spark.sink import BATCH_ID
+
     context = TaskContext.get()
     return int((None if context is None else context.getLocalProperty(BATCH_ID)) or 0)
 

@@ -14,8 +14,8 @@ from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.offsets import DONE_BY_JOB
 from kavka.pipeline.spark.options import source_options
 from kavka.pipeline.spark.source import KavkaStreamReader
-from kavka.pipeline.streams.data_sources import RoutedReader
 from kavka.pipeline.streams.plan import make_plan
+from kavka.pipeline.streams.routed_source import RoutedReader
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.sources import _starting, check_partitions, check_reset, policies_of, set_by_others
 from kavka.streams import StreamsBuilder, StreamsException, Topology

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.options import source_options
-from kavka.pipeline.streams import data_sources
+from kavka.pipeline.streams import routed_source
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.stateful_step import TaskProcessor
@@ -133,11 +133,11 @@ def test_a_tick_is_a_separate_batch_and_is_repeated_by_its_offsets(
     tmp_path: Path, due_file: DueFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = source_options({"kafka.bootstrap.servers": "x:1", "subscribe": "a"}, streaming=True)
-    reader = data_sources.RoutedReader(options, job(tmp_path, due_file.path))
+    reader = routed_source.RoutedReader(options, job(tmp_path, due_file.path))
     cluster: Any = Cluster()
     reader._cluster = cluster
     clock = iter([100, 101, 102, 103])
-    monkeypatch.setattr(data_sources, "now_ms", lambda: next(clock))
+    monkeypatch.setattr(routed_source, "now_ms", lambda: next(clock))
     start = reader.initialOffset()
     first = reader.latestOffset(start, ReadAllAvailable())
     assert first == {"a": {"0": 5}, "$initial": start, TICK: 100}

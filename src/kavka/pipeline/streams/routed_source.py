@@ -1,40 +1,26 @@
-"""The source and the sink of a query with stateful tasks, as Spark's data sources.
+"""The source of a query with stateful tasks, as a data source of Spark.
 
-The source routes records to their tasks where they are read. It is `format("kavka")` and then
+It routes records to their tasks where they are read: it is `format("kavka")` and then
 `routing_step`, in one Python process. Spark gets the packed rows for the tasks instead of the
 records, which would pass the JVM twice.
-
-The sink unpacks the results of tasks, for the same reason. It calls the application's production
-exception handler, unless that is the default, for each record that it could not write. With
-transactions it does not: a record that fails aborts the transaction, so the micro-batch is repeated
-if the error is retriable, and otherwise the application ends. Records that cannot be serialized or
-are too large do not reach the sink (`engine.Sink`), and are handled with transactions as well.
-RETRY ends the query with RetryProductionException. The application starts it again from the last
-completed micro-batch, as Kafka does with a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, InputPartition, WriterCommitMessage
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from kavka.client.producer.record import ProducerRecord
-from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.jobs import INITIAL
 from kavka.pipeline.spark.errors import PipelineError, concise_errors
 from kavka.pipeline.spark.offsets import Offsets, limit_by_time
 from kavka.pipeline.spark.options import SourceOptions, source_options
-from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
-from kavka.pipeline.streams.error_handlers import CONTINUE, RETRY, ErrorHandler, ErrorHandlerContext, is_retriable
-from kavka.pipeline.streams.errors import RetryProductionException
-from kavka.pipeline.streams.routing import OUT_ARROW, PACKED, now_ms, routing_step, tick_batch, unpacked
+from kavka.pipeline.streams.routing import PACKED, now_ms, routing_step, tick_batch
 from kavka.pipeline.streams.sources import partitions_changed
 from kavka.pipeline.streams.ticks import TICK, Ticks
 from kavka.pipeline.streams.workers import Job
@@ -117,48 +103,3 @@ def routed_source(job: Job) -> type[DataSource]:
                 return RoutedReader(source_options(self.options, streaming=True), job)
 
     return Routed
-
-
-class ProductionErrors:
-    """Calls the handler for records that the sink could not write. The source record is unknown, so
-    the context is empty."""
-
-    def __init__(self, handler: ErrorHandler) -> None:
-        self._handler = handler
-        self.is_per_record = not handler.fails
-
-    def failed(self, record: ProducerRecord[bytes, bytes], error: KafkaError) -> Sequence[ProducerRecord[bytes, bytes]]:
-        response = self._handler(ErrorHandlerContext(None, None), record, error)
-        if response.result == CONTINUE:
-            return response.dead_letter_queue_records
-        if response.result == RETRY:
-            raise RetryProductionException(f"a record to {record.topic} was not written: {error}")
-        raise PipelineError(f"a record to {record.topic} was not written: {error}")
-
-    def end(self, error: KafkaError) -> NoReturn:
-        kind = RetryProductionException if is_retriable(error) else PipelineError
-        raise kind(f"a record was not written: {error}")
-
-
-class ResultsWriter(KavkaStreamWriter):
-    """Writes the packed results of tasks."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return super().write(unpacked(iterator))
-
-
-def streams_sink(run: str, handler: ErrorHandler) -> type[DataSource]:
-    """A data source named by the run. Spark pickles the handler with it."""
-
-    class StreamsSink(KavkaDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return f"kavka-sink-{run}"
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
-            with concise_errors():
-                if "report" in schema.names:
-                    return ResultsWriter(*self._sink(from_arrow_schema(OUT_ARROW)), ProductionErrors(handler))
-                return KavkaStreamWriter(*self._sink(schema), ProductionErrors(handler))
-
-    return StreamsSink
