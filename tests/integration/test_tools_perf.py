@@ -223,8 +223,8 @@ def test_a_terminal_shows_the_progress(target: Target, topic: str) -> None:
             shown = terminal.read(65536).decode()
         assert process.returncode == 0
         assert re.search(r"\r[\d,]+ of 3,000 records, [\d,]+ records/s, \d+\.\d MB/s", shown)
-        # The progress is erased at the end, and is not part of the output. A note of the plain form of
-        # the client may follow.
+        # The progress is erased at the end, and is not part of the output. A note of the plain form
+        # of the client may follow.
         progress, erase, after = shown.rpartition("\r\x1b[K")
         assert progress and erase and " of 3,000 records" not in after
         assert b" of 3,000 records" not in out
