@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -25,6 +26,16 @@ MAX_REFERENCES = 200
 LATEST_TTL_S = 60.0
 MISSING_TTL_S = 10.0
 _NOT_FOUND = 404
+
+
+@contextmanager
+def _complete_response() -> Iterator[None]:
+    """Raise SchemaRegistryError for a response of a registry without the expected fields."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        raise SchemaRegistryError(f"the response of the schema registry is incomplete: {reason}") from None
 
 
 @dataclass(frozen=True)
@@ -58,11 +69,14 @@ class Schema:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Schema:
-        references = tuple(
-            SchemaReference(reference["name"], reference["subject"], reference["version"])
-            for reference in body.get("references") or ()
-        )
-        return cls(body["schema"], body.get("schemaType") or "AVRO", references)
+        """Return the schema of a response. Raises SchemaRegistryError if the response is
+        incomplete."""
+        with _complete_response():
+            references = tuple(
+                SchemaReference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))
+                for reference in body.get("references") or ()
+            )
+            return cls(str(body["schema"]), str(body.get("schemaType") or "AVRO"), references)
 
 
 @dataclass(frozen=True)
@@ -79,9 +93,10 @@ class SchemaRegistry:
     """A schema registry: `SchemaRegistry("http://localhost:8081")`, or with Confluent's settings
     (`http.py` lists them): `SchemaRegistry(settings={"schema.registry.url": …})`.
 
-    Any thread may use it. Calls block. They raise SchemaRegistryError if the registry rejects a
-    request, and its subclass SchemaRegistryUnavailable if it cannot be reached. A pickled registry
-    becomes the shared registry of the process that unpickles it.
+    Any thread may use it. Calls block; the lock covers the caches, not the requests. Calls raise
+    SchemaRegistryError if the registry rejects a request, and its subclass
+    SchemaRegistryUnavailable if it cannot be reached. A pickled registry becomes the shared
+    registry of the process that unpickles it.
     """
 
     def __init__(
@@ -96,7 +111,7 @@ class SchemaRegistry:
         self._now_s = now_s
         own_settings = RegistryHttp.own_settings(self._settings)
         self._latest_ttl_s = number(own_settings, "latest.cache.ttl.sec", LATEST_TTL_S)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._cache: dict[Hashable, Any] = {}
         self._latest: dict[str, tuple[float, RegisteredSchema]] = {}
         self._missing: dict[int, tuple[float, SchemaRegistryError]] = {}
@@ -114,18 +129,17 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> Schema:
         """Return the schema with this id."""
         with self._lock:
-            if schema_id in self._missing:
-                expiry, error = self._missing[schema_id]
-                if self._now_s() < expiry:
-                    # An exception that is raised again would collect tracebacks.
-                    raise SchemaRegistryError(error.message, error.status, error.error_code)
-                del self._missing[schema_id]
-            try:
-                return self._cached(("id", schema_id), lambda: self._schema(schema_id))
-            except SchemaRegistryError as error:
-                if error.status == _NOT_FOUND:
+            expiry, missing = self._missing.get(schema_id, (0.0, None))
+        if missing is not None and self._now_s() < expiry:
+            # An exception that is raised again would collect tracebacks.
+            raise SchemaRegistryError(missing.message, missing.status, missing.error_code)
+        try:
+            return self._cached(("id", schema_id), lambda: self._schema(schema_id))
+        except SchemaRegistryError as error:
+            if error.status == _NOT_FOUND:
+                with self._lock:
                     _put(self._missing, schema_id, (self._now_s() + MISSING_TTL_S, error))
-                raise
+            raise
 
     def _schema(self, schema_id: int) -> Schema:
         # A registry that knows no other format of Protobuf schemas ignores the parameter.
@@ -135,9 +149,13 @@ class SchemaRegistry:
         """Register a schema unless the subject has it, and return its id."""
         query = "?normalize=true" if normalize else ""
         path = f"/subjects/{_quoted(subject)}/versions{query}"
-        return self._cached(
-            ("register", subject, schema), lambda: int(self._http.request("POST", path, schema.to_json())["id"])
-        )
+
+        def request() -> int:
+            body = self._http.request("POST", path, schema.to_json())
+            with _complete_response():
+                return int(body["id"])
+
+        return self._cached(("register", subject, schema), request)
 
     def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> RegisteredSchema:
         """Return the version of the subject that has this schema."""
@@ -150,15 +168,16 @@ class SchemaRegistry:
     def latest(self, subject: str) -> RegisteredSchema:
         """Return the latest version of a subject, as it was up to a minute ago
         (`latest.cache.ttl.sec`)."""
+        now_s = self._now_s()
         with self._lock:
-            now_s = self._now_s()
             cached = self._latest.get(subject)
-            if cached is not None and now_s < cached[0]:
-                return cached[1]
-            path = f"/subjects/{_quoted(subject)}/versions/latest?format=serialized"
-            registered = _registered(self._http.request("GET", path))
+        if cached is not None and now_s < cached[0]:
+            return cached[1]
+        path = f"/subjects/{_quoted(subject)}/versions/latest?format=serialized"
+        registered = _registered(self._http.request("GET", path))
+        with self._lock:
             _put(self._latest, subject, (now_s + self._latest_ttl_s, registered))
-            return registered
+        return registered
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
         path = f"/subjects/{_quoted(subject)}/versions/{version}?format=serialized"
@@ -197,15 +216,21 @@ class SchemaRegistry:
     # --- subjects
 
     def subjects(self) -> list[str]:
-        return [str(subject) for subject in self._http.request("GET", "/subjects")]
+        subjects = self._http.request("GET", "/subjects")
+        with _complete_response():
+            return [str(subject) for subject in subjects]
 
     def versions(self, subject: str) -> list[int]:
-        return [int(version) for version in self._http.request("GET", f"/subjects/{_quoted(subject)}/versions")]
+        versions = self._http.request("GET", f"/subjects/{_quoted(subject)}/versions")
+        with _complete_response():
+            return [int(version) for version in versions]
 
     def is_compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Whether the subject's compatibility level allows to register the schema."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}"
-        return bool(self._http.request("POST", path, schema.to_json())["is_compatible"])
+        body = self._http.request("POST", path, schema.to_json())
+        with _complete_response():
+            return bool(body["is_compatible"])
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Set the compatibility level (BACKWARD, FULL, NONE …) of a subject, or the default."""
@@ -214,20 +239,26 @@ class SchemaRegistry:
 
     def _cached(self, key: Hashable, request: Callable[[], T]) -> T:
         with self._lock:
-            if key not in self._cache:
-                _put(self._cache, key, request())
-            result: T = self._cache[key]
-            return result
+            if key in self._cache:
+                cached: T = self._cache[key]
+                return cached
+        # Other threads do not wait for this request. Two that need the same schema both request it.
+        result = request()
+        with self._lock:
+            _put(self._cache, key, result)
+        return result
 
 
 def _put(cache: dict[Any, Any], key: Hashable, value: Any) -> None:
-    if len(cache) >= MAX_CACHED:
+    if key not in cache and len(cache) >= MAX_CACHED:
         del cache[next(iter(cache))]
     cache[key] = value
 
 
 def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(body["subject"], int(body["version"]), int(body["id"]), Schema.from_json(body))
+    schema = Schema.from_json(body)
+    with _complete_response():
+        return RegisteredSchema(str(body["subject"]), int(body["version"]), int(body["id"]), schema)
 
 
 def _quoted(subject: str) -> str:

@@ -35,6 +35,8 @@ class Server:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.responses: dict[str, tuple[int, Any]] = {}
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.blocked: dict[str, threading.Event] = {}
+        """By path: the response waits for the event."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +44,8 @@ class Server:
                 length = int(self.headers.get("Content-Length", 0))
                 body = json.loads(self.rfile.read(length)) if length else None
                 outer.requests.append((self.command, self.path, dict(self.headers), body))
+                if self.path in outer.blocked:
+                    outer.blocked[self.path].wait(30.0)
                 status, response = outer.responses.get(self.path, (404, {"error_code": 40401, "message": "Not\nfound"}))
                 data = response if isinstance(response, bytes) else json.dumps(response).encode()
                 self.send_response(status)
@@ -128,6 +132,45 @@ def test_the_latest_version_is_requested_again_after_its_ttl(server: Server) -> 
         assert registry.latest("a/b").version == version
         now_s += 61.0
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, [], None, 5, {"schema": TEXT, "references": [{"name": "a"}]}, {"schema": TEXT, "references": 5},
+     {"schema": TEXT, "references": [{"name": "a", "subject": "b", "version": "x"}]}],
+)  # fmt: skip
+def test_incomplete_responses_are_errors_of_the_registry(server: Server, body: Any) -> None:
+    server.responses[by_id(5)] = 200, body
+    server.responses["/subjects/s/versions/1?format=serialized"] = 200, body
+    # `register` sends POST to this path.
+    server.responses["/subjects/s/versions"] = 200, {} if isinstance(body, dict) else body
+    registry = SchemaRegistry(server.url)
+    requests = [
+        lambda: registry.schema(5), lambda: registry.version("s", 1), lambda: registry.register("s", Schema(TEXT)),
+    ]  # fmt: skip
+    for request in requests:
+        with pytest.raises(SchemaRegistryError, match="incomplete"):
+            request()
+
+
+def test_a_slow_request_does_not_block_other_threads(server: Server) -> None:
+    server.responses |= {by_id(number): (200, {"schema": TEXT}) for number in (5, 6)}
+    server.blocked[by_id(5)] = threading.Event()
+    registry = SchemaRegistry(server.url)
+    results: list[Schema] = []
+    slow = threading.Thread(target=lambda: results.append(registry.schema(5)))
+    slow.start()
+    try:
+        while not server.requests:
+            slow.join(0.01)
+        other = threading.Thread(target=lambda: results.append(registry.schema(6)))
+        other.start()
+        other.join(20.0)
+        assert results == [Schema(TEXT)]
+    finally:
+        server.blocked[by_id(5)].set()
+        slow.join()
+    assert results == [Schema(TEXT)] * 2
 
 
 def test_schemas_are_sent_with_type_and_references(server: Server) -> None:
