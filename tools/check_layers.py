@@ -31,6 +31,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("jobs", "runtimes"),
     ("pipeline", "cli", "console", "testing", "aio", "parallel", "streams", "connect"),
 )
+# The packages of the pipelines, likewise. `mirror` has the workers and plugins of Connect.
+PIPELINE: tuple[tuple[str, ...], ...] = (("columns",), ("spark",), ("connect", "streams"), ("mirror",))
+PIPELINE_RANK = {name: rank for rank, names in enumerate(PIPELINE) for name in names}
 RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 
 TOP = frozenset(LAYERS[-1])
@@ -125,7 +128,7 @@ def check_file(file: Path, package: Path) -> Iterator[str]:
             continue
         parts = name.split(".")
         if parts[0] == PACKAGE and len(parts) > 1:
-            problem = _direction(layer, parts[1], relative)
+            problem = _direction(layer, parts[1], relative) or _pipeline_direction(relative, parts)
         elif layer in NO_IO:
             problem = _no_io(name)
         else:
@@ -146,6 +149,19 @@ def _direction(layer: str, other: str, relative: str) -> str | None:
     if RANK[other] == RANK[layer]:
         return f"{layer} imports {other}, which has the same rank"
     return None
+
+
+def _pipeline_direction(relative: str, imported: list[str]) -> str | None:
+    """Return a problem if a package of the pipelines imports another one that is not below it."""
+    layer, *folders = relative.split("/")
+    if layer != "pipeline" or imported[1] != "pipeline" or len(folders) < 2 or len(imported) < 3:
+        return None
+    package, other = folders[0], imported[2]
+    if package not in PIPELINE_RANK:
+        return f"pipeline/{package} is not in PIPELINE in tools/check_layers.py"
+    if other == package or PIPELINE_RANK.get(other, -1) < PIPELINE_RANK[package]:
+        return None
+    return f"pipeline.{package} imports pipeline.{other}, which is not below it"
 
 
 def _no_io(name: str) -> str | None:

@@ -16,11 +16,10 @@ import pytest
 from kavka import Admin, ConfigResource, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
+from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName
 from kavka.pipeline.connect.connectors.files import FileStreamSource
 from kavka.pipeline.connect.flow import Flow
 from kavka.pipeline.connect.loading import Declared
-from kavka.pipeline.connect.records import SchemaName
-from kavka.pipeline.connect.schemas import MAX_DEPTH
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
 from kavka.pipeline.connect.worker import activate

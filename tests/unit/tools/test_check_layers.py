@@ -36,6 +36,8 @@ def test_package_has_no_problems():
         ("cli/server.py", "from kavka.broker import app"),
         ("metadata/zookeeper.py", "import kazoo"),
         ("__init__.py", "from kavka.api import registry"),
+        ("pipeline/connect/flow.py", "from kavka.pipeline.columns import avro\nfrom kavka.pipeline import spark"),
+        ("pipeline/mirror/sharing.py", "from kavka.pipeline.connect.distributed import assign_connectors"),
     ],
 )
 def test_imports_of_lower_layers_are_allowed(tmp_path, file, text):
@@ -61,6 +63,9 @@ def test_imports_of_lower_layers_are_allowed(tmp_path, file, text):
         ("common/a.py", "open('x')", "opens a file"),
         ("common/a.py", "from . import b", "relative import"),
         ("surprise/a.py", "", "surprise is not a layer"),
+        ("pipeline/spark/a.py", "from kavka.pipeline.connect import flow", "spark imports pipeline.connect"),
+        ("pipeline/columns/a.py", "from kavka.pipeline import spark", "columns imports pipeline.spark"),
+        ("pipeline/connect/a.py", "import kavka.pipeline.streams", "which is not below it"),
     ],
 )
 def test_forbidden_imports_and_io_are_reported_with_the_line(tmp_path, file, text, words):

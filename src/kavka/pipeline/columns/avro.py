@@ -31,9 +31,9 @@ from pyspark.sql.types import (
 )
 
 from kavka.client.avro_bounds import OutOfBounds, check_schema
-from kavka.pipeline.connect import decimals, schemas
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.records import SchemaName
+from kavka.pipeline.columns import decimals
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import MAX_COLUMNS, MAX_DEPTH, SchemaName
 
 Fit = Callable[[Any], Any]
 
@@ -49,20 +49,20 @@ _PRIMITIVE: dict[str, DataType] = {
 
 
 def parsed(schema: str) -> Any:
-    """Returns the schema with full names, in fastavro's form. Raises ConnectError if it is
+    """Returns the schema with full names, in fastavro's form. Raises ColumnError if it is
     invalid."""
     try:
         from fastavro import parse_schema
     except ImportError:
-        raise ConnectError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
+        raise ColumnError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
     try:
         document = json.loads(schema)
-        check_schema(document, schemas.MAX_DEPTH)
+        check_schema(document, MAX_DEPTH)
         return parse_schema(document)
     except OutOfBounds as error:
-        raise ConnectError(str(error)) from None
+        raise ColumnError(str(error)) from None
     except Exception as error:
-        raise ConnectError(f"not an Avro schema: {str(error) or type(error).__name__}") from None
+        raise ColumnError(f"not an Avro schema: {str(error) or type(error).__name__}") from None
 
 
 def to_spark(schema: str) -> DataType:
@@ -93,9 +93,9 @@ def _typed(schema: Any) -> _Type:
     try:
         return _Types().of(schema)[0]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConnectError(f"not an Avro schema: {type(error).__name__} at {error}") from None
+        raise ColumnError(f"not an Avro schema: {type(error).__name__} at {error}") from None
     except RecursionError:
-        raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} nested types") from None
+        raise ColumnError(f"an Avro schema with more than {MAX_DEPTH} nested types") from None
 
 
 class _Types:
@@ -112,7 +112,7 @@ class _Types:
         if isinstance(schema, list):
             others = [branch for branch in schema if branch != "null"]
             if len(others) != 1:
-                raise ConnectError("a union of several types has no column type: only a union with null")
+                raise ColumnError("a union of several types has no column type: only a union with null")
             branch_type, _ = self.of(others[0])
             if len(others) == len(schema):
                 return replace(branch_type, empty=False), False
@@ -120,13 +120,13 @@ class _Types:
         if isinstance(schema, str):
             named = _SIMPLE.get(schema) or self._named.get(schema)
             if named is None:
-                raise ConnectError(f"the Avro type {schema} has no column type")
+                raise ColumnError(f"the Avro type {schema} has no column type")
             return named, False
         built = self._build(schema, schema["type"])
-        if built.columns > schemas.MAX_COLUMNS:
-            raise ConnectError(f"an Avro schema with more than {schemas.MAX_COLUMNS} columns")
-        if built.depth > schemas.MAX_DEPTH:
-            raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} nested types")
+        if built.columns > MAX_COLUMNS:
+            raise ColumnError(f"an Avro schema with more than {MAX_COLUMNS} columns")
+        if built.depth > MAX_DEPTH:
+            raise ColumnError(f"an Avro schema with more than {MAX_DEPTH} nested types")
         if schema["type"] in ("record", "error", "enum", "fixed"):
             self._named[schema["name"]] = built
         return built, False
@@ -147,7 +147,7 @@ class _Types:
         if kind == "array":
             item, is_nullable = self.of(schema["items"])
             if item.empty:
-                raise ConnectError("an array with items of zero bytes: a few bytes could claim any number of items")
+                raise ColumnError("an array with items of zero bytes: a few bytes could claim any number of items")
             return _Type(ArrayType(item.kind, is_nullable), _of_list(item.fit), item.columns + 1, item.depth + 1)
         if kind == "map":
             item, is_nullable = self.of(schema["values"])
@@ -168,14 +168,14 @@ class _Types:
             depth = max(depth, field_type.depth)
             empty = empty and field_type.empty
         if len({field.name for field in fields}) < len(fields):
-            raise ConnectError(f"the Avro record {schema['name']} has two fields with the same name")
+            raise ColumnError(f"the Avro record {schema['name']} has two fields with the same name")
         return _Type(StructType(fields), _of_record(fits), columns, depth + 1, empty)
 
 
 def _size(schema: dict[str, Any]) -> int:
     size = schema["size"]
     if not isinstance(size, int) or size < 0:
-        raise ConnectError(f"an Avro type with a size of {size} bytes")
+        raise ColumnError(f"an Avro type with a size of {size} bytes")
     return size
 
 
@@ -192,7 +192,7 @@ def _decimal(schema: dict[str, Any]) -> _Type:
     scale = schema.get("scale", 0)
     precision = min(schema["precision"], decimals.MAX_DIGITS)
     if not 0 <= scale <= precision:
-        raise ConnectError(f"a decimal with {precision} digits and scale {scale} has no column type")
+        raise ColumnError(f"a decimal with {precision} digits and scale {scale} has no column type")
 
     def fit(data: bytes) -> Decimal:
         value = decimals.decode(data, precision, scale)
@@ -272,7 +272,7 @@ def _schema(kind: DataType, name: str) -> Any:
     for avro, spark in _PRIMITIVE.items():
         if spark == kind:
             return avro
-    raise ConnectError(f"a column of type {kind.simpleString()} has no Avro type: cast it")
+    raise ColumnError(f"a column of type {kind.simpleString()} has no Avro type: cast it")
 
 
 def _field(field: StructField, name: str) -> dict[str, Any]:

@@ -31,9 +31,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kavka.pipeline.connect import schemas
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.records import SchemaName
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import LOGICAL, MAX_DEPTH, ColumnCounter, SchemaName
 
 Convert = Callable[[Any], Any]
 
@@ -59,29 +58,27 @@ class Typed:
 
 def to_column(validator: Any) -> Typed:
     """Returns the type of a schema, from the `JsonValidator` that resolves its references. Raises
-    ConnectError if it has none, or too many columns."""
+    ColumnError if it has none, or too many columns."""
     try:
         return _Types().of(validator.document, validator.resolver, 0)
-    except ConnectError:
+    except ColumnError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:500] or type(error).__name__
-        raise ConnectError(f"a JSON schema without a column type: {reason}") from None
+        raise ColumnError(f"a JSON schema without a column type: {reason}") from None
 
 
 class _Types:
     """Derives the types of one schema."""
 
     def __init__(self) -> None:
-        self._counter = schemas.ColumnCounter()
+        self._counter = ColumnCounter()
 
     def of(self, schema: Any, resolver: Any, depth: int) -> Typed:
-        if depth > schemas.MAX_DEPTH:
-            raise ConnectError(
-                f"a JSON schema with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
-            )
+        if depth > MAX_DEPTH:
+            raise ColumnError(f"a JSON schema with more than {MAX_DEPTH} nested types, or one that contains itself")
         if not isinstance(schema, dict):
-            raise ConnectError("a JSON schema that allows any value has no column type")
+            raise ColumnError("a JSON schema that allows any value has no column type")
         if "$ref" in schema:
             referenced = resolver.lookup(schema["$ref"])
             return self.of(referenced.contents, referenced.resolver, depth + 1)
@@ -92,7 +89,7 @@ class _Types:
         if isinstance(kinds, list):
             others = [kind for kind in kinds if kind != "null"]
             if len(others) != 1:
-                raise ConnectError(f"a JSON schema of the types {', '.join(map(str, kinds))} has no column type")
+                raise ColumnError(f"a JSON schema of the types {', '.join(map(str, kinds))} has no column type")
             return _nullable(self.of({**schema, "type": others[0]}, resolver, depth), len(others) < len(kinds))
         if kinds is None and all(isinstance(symbol, str) for symbol in schema.get("enum", (None,))):
             kinds = "string"
@@ -101,7 +98,7 @@ class _Types:
     def _union(self, branches: Any, union: str, resolver: Any, depth: int) -> Typed:
         others = [branch for branch in branches if not isinstance(branch, dict) or branch.get("type") != "null"]
         if len(others) != 1:
-            raise ConnectError(f"{union} of several types has no column type: only of a type and null")
+            raise ColumnError(f"{union} of several types has no column type: only of a type and null")
         return _nullable(self.of(others[0], resolver, depth + 1), len(others) < len(branches))
 
     def _simple(self, schema: dict[str, Any], kind: Any, resolver: Any, depth: int) -> Typed:
@@ -111,9 +108,9 @@ class _Types:
             case "boolean":
                 return Typed(BooleanType(), _of(bool, "a boolean"))
             case "integer":
-                if title == f"{schemas.LOGICAL}Timestamp":
+                if title == f"{LOGICAL}Timestamp":
                     return Typed(TimestampType(), lambda value: _EPOCH + _integer(64)(value) * _MILLISECOND)
-                if title == f"{schemas.LOGICAL}Date":
+                if title == f"{LOGICAL}Date":
                     return Typed(DateType(), lambda value: _EPOCH_DAY + timedelta(days=_integer(32)(value)))
                 spark, bits = _INTEGERS.get(str(hint), _INTEGERS["int64"])
                 return Typed(spark, _integer(bits))
@@ -123,20 +120,20 @@ class _Types:
                 return Typed(BinaryType(), _bytes) if hint == "bytes" else Typed(StringType(), _of(str, "text"))
             case "array":
                 if not isinstance(schema.get("items"), dict):
-                    raise ConnectError("a JSON schema of an array without items has no column type")
+                    raise ColumnError("a JSON schema of an array without items has no column type")
                 item = self.of(schema["items"], resolver, depth + 1)
                 return Typed(
                     ArrayType(item.kind, item.nullable), lambda value: [item.convert(each) for each in _list(value)]
                 )
             case "object":
                 return self._object(schema, resolver, depth)
-        raise ConnectError(f"a JSON schema of type {kind} has no column type")
+        raise ColumnError(f"a JSON schema of type {kind} has no column type")
 
     def _object(self, schema: dict[str, Any], resolver: Any, depth: int) -> Typed:
         others = schema.get("additionalProperties")
         if "properties" not in schema:
             if not isinstance(others, dict):
-                raise ConnectError("a JSON schema of an object without properties has no column type")
+                raise ColumnError("a JSON schema of an object without properties has no column type")
             item = self.of(others, resolver, depth + 1)
             return Typed(
                 MapType(StringType(), item.kind, item.nullable),
@@ -205,7 +202,7 @@ def _integer(bits: int) -> Convert:
 
 
 def from_spark(kind: DataType, name: SchemaName) -> str:
-    """Returns the schema of a column. Raises ConnectError if its type has none."""
+    """Returns the schema of a column. Raises ColumnError if its type has none."""
     schema = _schema(kind)
     return json.dumps({**schema, "title": name.name} if name.name else schema)
 
@@ -224,9 +221,9 @@ def _schema(kind: DataType) -> dict[str, Any]:
             values = _optional(kind.valueType, kind.valueContainsNull)
             return {"type": "object", "connect.type": "map", "additionalProperties": values}
         case TimestampType() | TimestampNTZType():
-            return {"type": "integer", "title": f"{schemas.LOGICAL}Timestamp", "connect.type": "int64"}
+            return {"type": "integer", "title": f"{LOGICAL}Timestamp", "connect.type": "int64"}
         case DateType():
-            return {"type": "integer", "title": f"{schemas.LOGICAL}Date", "connect.type": "int32"}
+            return {"type": "integer", "title": f"{LOGICAL}Date", "connect.type": "int32"}
         case BooleanType():
             return {"type": "boolean"}
         case FloatType():
@@ -240,7 +237,7 @@ def _schema(kind: DataType) -> dict[str, Any]:
     for hint, (spark, _) in _INTEGERS.items():
         if spark == kind:
             return {"type": "integer", "connect.type": hint}
-    raise ConnectError(f"a column of type {kind.simpleString()} has no JSON schema: cast it")
+    raise ColumnError(f"a column of type {kind.simpleString()} has no JSON schema: cast it")
 
 
 def _optional(kind: DataType, nullable: bool) -> dict[str, Any]:

@@ -26,9 +26,8 @@ from pyspark.sql.types import (
 )
 
 from kavka.client.schemas.registry import Schema
-from kavka.pipeline.connect import schemas
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.records import SchemaName
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import MAX_DEPTH, ColumnCounter, SchemaName
 
 Convert = Callable[[Any], Any]
 
@@ -49,20 +48,18 @@ _ENUM, _MESSAGE, _UNSIGNED = 14, (10, 11), (4, 6)
 
 
 def column_type(descriptor: Any) -> DataType:
-    """Returns the type of a message type. Raises ConnectError if it contains itself or has too many
+    """Returns the type of a message type. Raises ColumnError if it contains itself or has too many
     columns."""
-    return _struct(descriptor, 0, schemas.ColumnCounter())
+    return _struct(descriptor, 0, ColumnCounter())
 
 
-def _struct(descriptor: Any, depth: int, counter: schemas.ColumnCounter) -> StructType:
-    if depth > schemas.MAX_DEPTH:
-        raise ConnectError(
-            f"a Protobuf type with more than {schemas.MAX_DEPTH} nested types, or one that contains itself"
-        )
+def _struct(descriptor: Any, depth: int, counter: ColumnCounter) -> StructType:
+    if depth > MAX_DEPTH:
+        raise ColumnError(f"a Protobuf type with more than {MAX_DEPTH} nested types, or one that contains itself")
     return StructType([_field(field, depth + 1, counter) for field in descriptor.fields])
 
 
-def _field(field: Any, depth: int, counter: schemas.ColumnCounter) -> StructField:
+def _field(field: Any, depth: int, counter: ColumnCounter) -> StructField:
     if _is_map(field):
         counter.add()
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
@@ -74,7 +71,7 @@ def _field(field: Any, depth: int, counter: schemas.ColumnCounter) -> StructFiel
     return StructField(field.name, _kind(field, depth, counter), field.has_presence)
 
 
-def _kind(field: Any, depth: int, counter: schemas.ColumnCounter) -> DataType:
+def _kind(field: Any, depth: int, counter: ColumnCounter) -> DataType:
     counter.add()
     if field.type not in _MESSAGE:
         return _KINDS[field.type]
@@ -96,7 +93,7 @@ def _is_map(field: Any) -> bool:
 
 
 def converter(descriptor: Any) -> Convert:
-    """Returns a function from a message to the value of its column. Raises ConnectError if the
+    """Returns a function from a message to the value of its column. Raises ColumnError if the
     message type has no column type."""
     column_type(descriptor)
     return _converter(descriptor)
@@ -154,12 +151,12 @@ def _unsigned(value: int) -> int:
 
 
 def from_spark(kind: DataType, name: SchemaName) -> Schema:
-    """Returns a schema with one message type. Raises ConnectError if the column is not a struct, or
+    """Returns a schema with one message type. Raises ColumnError if the column is not a struct, or
     a type in it has no Protobuf type."""
     from google.protobuf import descriptor_pb2
 
     if not isinstance(kind, StructType):
-        raise ConnectError(f"ProtobufConverter writes structs, not a column of type {kind.simpleString()}")
+        raise ColumnError(f"ProtobufConverter writes structs, not a column of type {kind.simpleString()}")
     package, _, message_name = (name.name or "ConnectDefault1").rpartition(".")
     file = descriptor_pb2.FileDescriptorProto(name=f"{message_name}.proto", package=package, syntax="proto3")
     _add_fields(file, file.message_type.add(name=message_name), kind, f"{package}.{message_name}".lstrip("."))
@@ -226,7 +223,7 @@ def _number(kind: DataType) -> int:
             return 9
         case BinaryType():
             return 12
-    raise ConnectError(f"a column of type {kind.simpleString()} has no Protobuf type: cast it")
+    raise ColumnError(f"a column of type {kind.simpleString()} has no Protobuf type: cast it")
 
 
 def fill(message: Any, row: Any) -> Any:

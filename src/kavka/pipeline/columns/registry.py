@@ -26,8 +26,9 @@ from kavka.client.schemas.protobuf import ProtobufFile
 from kavka.client.schemas.protobuf import read as read_message
 from kavka.client.schemas.registry import Schema, SchemaRegistry, shared_registry
 from kavka.client.schemas.serializers import boolean, failing
-from kavka.pipeline.connect import avro, json_columns, protobuf_columns, schemas
-from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.columns import avro, json_schema, protobuf
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import merge_types
 
 Read = Callable[[bytes, int], Any]
 Convert = Callable[[Any], Any]
@@ -78,14 +79,14 @@ class RegistryColumns:
 
     def type_of(self, schema: Schema, indexes: tuple[int, ...] | None = None) -> DataType:
         """Returns the column type of a schema. `indexes` is the position of a Protobuf type. Raises
-        ConnectError or SerializationError."""
+        ColumnError or SerializationError."""
         self._check(schema)
         definition = self._parsed(schema)
         if isinstance(definition, JsonValidator):
-            return json_columns.to_column(definition).kind
+            return json_schema.to_column(definition).kind
         if isinstance(definition, ProtobufFile):
             position = definition.indexes_by_name(self._message) if indexes is None else indexes
-            return protobuf_columns.column_type(definition.message_class(position).DESCRIPTOR)
+            return protobuf.column_type(definition.message_class(position).DESCRIPTOR)
         return avro.column_type(definition)
 
     @property
@@ -134,7 +135,7 @@ class RegistryColumns:
             return read(data, HEADER_BYTES)
         except (SchemaRegistryError, SerializationError):
             raise
-        except ConnectError as error:
+        except ColumnError as error:
             raise SerializationError(str(error)) from None
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
@@ -155,8 +156,8 @@ class RegistryColumns:
     def _conversion(self, header: bytes, kind: DataType) -> Convert | None:
         own_type = self.type_of_header(header)
         try:
-            is_part = schemas.merge_types(kind, own_type) == kind
-        except ConnectError:
+            is_part = merge_types(kind, own_type) == kind
+        except ColumnError:
             is_part = False
         if is_part:
             return _widening(own_type, kind)
@@ -177,7 +178,7 @@ class RegistryColumns:
         try:
             self._check(schema)
             return self._reader(schema)
-        except (ConnectError, SerializationError) as error:
+        except (ColumnError, SerializationError) as error:
             return failing(str(error))
 
     def _reader(self, schema: Schema) -> Read:
@@ -191,7 +192,7 @@ class RegistryColumns:
         return avro.column_reader(definition, self._reader_definition)
 
     def _json_reader(self, validator: JsonValidator) -> Read:
-        convert = json_columns.to_column(self._reader_definition or validator).convert
+        convert = json_schema.to_column(self._reader_definition or validator).convert
         read = validator.read_valid if boolean(self._settings, VALIDATE_ON_READ, False) else validator.read
         return lambda data, position: convert(read(data, position))
 
@@ -207,7 +208,7 @@ class RegistryColumns:
                 if name != own_name:
                     raise SerializationError(f"the data is a {name}, not a {own_name}")
                 message_class = own_class
-            convert = protobuf_columns.converter(message_class.DESCRIPTOR)
+            convert = protobuf.converter(message_class.DESCRIPTOR)
             return lambda data, start: convert(read_message(message_class, data[start:]))
 
         def read(data: bytes, position: int) -> Any:
@@ -217,7 +218,7 @@ class RegistryColumns:
                     readers.clear()
                 try:
                     readers[indexes] = prepared(indexes)
-                except (ConnectError, SerializationError) as error:
+                except (ColumnError, SerializationError) as error:
                     readers[indexes] = failing(str(error))
             return readers[indexes](data, start)
 

@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from kavka.common.config import Importance
+from kavka.pipeline.columns.types import SchemaName
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.records import DATA_EXCEPTION, SchemaName
+from kavka.pipeline.connect.records import DATA_EXCEPTION
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,13 @@ from pyspark.sql.types import (
 )
 
 from kavka.common.config import ConfigType, Importance, OneOf
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName, check_width, merge_types
 from kavka.pipeline.connect import decimal_columns, schemas
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.decimal_columns import once
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.records import SchemaName
 
 _CORRUPT = "_corrupt_record"
 _MAX_SCHEMAS = 1000
@@ -114,11 +115,11 @@ class JsonConverter(Converter):
             common = described.agg(common_type.alias("type"), F.max("deep").alias("deep")).first()
             assert common is not None
             kind = schemas.schema_of_variants(common["type"]) if common["type"] else StringType()
-            schemas.check_width(kind)
+            check_width(kind)
             if common["deep"]:
                 is_deep = ~schemas.is_shallow(F.schema_of_variant(variant))
                 is_invalid |= is_deep
-                cause = F.when(is_deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
+                cause = F.when(is_deep, F.lit(f"nested more than {MAX_DEPTH} levels deep")).otherwise(cause)
         value, is_corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
         is_invalid = text.isNotNull() & (is_invalid | is_corrupt)
         return Decoded(value, F.when(is_invalid, F.lit(_NO_JSON)), F.when(is_invalid, cause), schemaless=True)
@@ -349,9 +350,9 @@ def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> 
     for text, _ in sorted(counts, key=lambda item: (-item[1], item[0])):
         try:
             payload_type = schemas.to_spark(json.loads(text))
-            merged = schemas.merge_types(kind, payload_type)
-            schemas.check_width(merged)
-        except (ConnectError, ValueError, RecursionError) as error:
+            merged = merge_types(kind, payload_type)
+            check_width(merged)
+        except (ColumnError, ValueError, RecursionError) as error:
             errors[text] = str(error)
             continue
         kind, kinds[text] = merged, payload_type

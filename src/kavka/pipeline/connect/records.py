@@ -16,6 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
+from kavka.pipeline.columns.types import SchemaName
+
 KEY, VALUE = "key", "value"
 ERROR, RAW = "_error", "_raw"
 
@@ -37,14 +39,6 @@ _DEFAULT_TYPES: dict[str, DataType | str] = {
     "headers": HEADERS_TYPE,
 }
 RECORD_COLUMNS = tuple(_DEFAULT_TYPES)
-
-
-@dataclass(frozen=True)
-class SchemaName:
-    """The schema's name and version. SetSchemaMetadata sets them, JsonConverter writes them."""
-
-    name: str | None = None
-    version: int | None = None
 
 
 @dataclass(frozen=True)

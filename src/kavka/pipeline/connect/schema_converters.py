@@ -30,12 +30,13 @@ from kavka.client.schemas.serializers import (
 )
 from kavka.client.schemas.subjects import STRATEGIES, strategy
 from kavka.common.config import ConfigError, ConfigType, Importance, OneOf
-from kavka.pipeline.connect import avro, json_columns, protobuf_columns, schemas
+from kavka.pipeline.columns import avro, json_schema, protobuf
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.registry import RegistryColumns
+from kavka.pipeline.columns.types import SchemaName, check_width, merge_types
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.errors import ConnectError, RetriableError
 from kavka.pipeline.connect.options import REQUIRED, Option
-from kavka.pipeline.connect.records import SchemaName
-from kavka.pipeline.connect.registry_columns import RegistryColumns
 
 URL = "schema.registry.url"
 MAX_SCHEMAS = 1000
@@ -136,8 +137,8 @@ class JsonSchemaConverter(RegistryConverter):
     )  # fmt: skip
 
     def writer(self, kind: DataType, name: SchemaName) -> tuple[RegistrySerializer, Callable[[Any], Any]]:
-        schema = None if self._use_latest else json_columns.from_spark(kind, name)
-        return KafkaJsonSchemaSerializer(schema, use_latest=self._use_latest), lambda value: json_columns.to_json(
+        schema = None if self._use_latest else json_schema.from_spark(kind, name)
+        return KafkaJsonSchemaSerializer(schema, use_latest=self._use_latest), lambda value: json_schema.to_json(
             value, kind
         )
 
@@ -150,7 +151,7 @@ class ProtobufConverter(RegistryConverter):
     options = tuple(option for option in RegistryConverter.options if option.name != "use.latest.version")
 
     def writer(self, kind: DataType, name: SchemaName) -> tuple[RegistrySerializer, Callable[[Any], Any]]:
-        return KafkaProtobufSerializer(), _MessageOf(protobuf_columns.from_spark(kind, name))
+        return KafkaProtobufSerializer(), _MessageOf(protobuf.from_spark(kind, name))
 
 
 class _MessageOf:
@@ -166,7 +167,7 @@ class _MessageOf:
     def __call__(self, row: Any) -> Any:
         if self._class is None:
             self._class = ProtobufFile(self._schema, {}).message_class((0,))
-        return protobuf_columns.fill(self._class(), row)
+        return protobuf.fill(self._class(), row)
 
 
 class AvroConverter(RegistryConverter):
@@ -192,7 +193,7 @@ class AvroConverter(RegistryConverter):
         try:
             if config["schema"]:
                 avro.to_spark(config["schema"])
-        except ConnectError as error:
+        except ColumnError as error:
             return {"schema": f"Invalid value for configuration schema: {error}"}
         return super().check(config)
 
@@ -248,11 +249,11 @@ def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> 
     kind: DataType = NullType()
     for row in frequent:
         try:
-            merged = schemas.merge_types(kind, columns.type_of_header(bytes(row["h"])))
-            schemas.check_width(merged)
+            merged = merge_types(kind, columns.type_of_header(bytes(row["h"])))
+            check_width(merged)
         except SchemaRegistryError as error:
             raise _failure(error) from error
-        except (ConnectError, SerializationError):
+        except (ColumnError, SerializationError):
             continue
         kind = merged
     return StringType() if isinstance(kind, NullType) else kind

@@ -36,18 +36,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.records import SchemaName
-
-MAX_DEPTH = 64
-"""The nesting limit of types and of JSON: at some hundred levels Spark overflows its stack and
-crashes."""
-MAX_COLUMNS = 10_000
-"""The limit on all columns together, including nested ones."""
-
-LOGICAL = "org.apache.kafka.connect.data."
-# The maximum precision of decimals in Spark. Connect's schema has only the scale.
-_PRECISION = 38
+from kavka.pipeline.columns.decimals import MAX_DIGITS
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import LOGICAL, MAX_DEPTH, SchemaName
 
 _TO_SPARK: dict[str, DataType] = {
     "boolean": BooleanType(),
@@ -61,16 +52,15 @@ _TO_SPARK: dict[str, DataType] = {
     "bytes": BinaryType(),
 }
 _FROM_SPARK = {kind.typeName(): name for name, kind in _TO_SPARK.items()}
-_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 def to_spark(schema: Any, depth: int = 0) -> DataType:
-    """Returns the Spark type of a schema in JSON. Raises ConnectError if the JSON is not a
+    """Returns the Spark type of a schema in JSON. Raises ColumnError if the JSON is not a
     schema."""
     if depth > MAX_DEPTH:
-        raise ConnectError(f"a schema with more than {MAX_DEPTH} nested types")
+        raise ColumnError(f"a schema with more than {MAX_DEPTH} nested types")
     if not isinstance(schema, dict) or "type" not in schema:
-        raise ConnectError("Schema must contain 'type' field")
+        raise ColumnError("Schema must contain 'type' field")
     kind, name = schema["type"], str(schema.get("name") or "")
     if name == f"{LOGICAL}Timestamp":
         return TimestampType()
@@ -80,61 +70,30 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
         try:
             parameters = schema["parameters"]
             # Confluent's connectors add the precision.
-            precision, scale = int(parameters.get("connect.decimal.precision", _PRECISION)), int(parameters["scale"])
+            precision, scale = int(parameters.get("connect.decimal.precision", MAX_DIGITS)), int(parameters["scale"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ConnectError("Invalid Decimal schema: scale parameter not found.") from None
-        if not 0 <= scale <= precision <= _PRECISION:
-            raise ConnectError(f"a decimal with {precision} digits and scale {scale} has no column type")
+            raise ColumnError("Invalid Decimal schema: scale parameter not found.") from None
+        if not 0 <= scale <= precision <= MAX_DIGITS:
+            raise ColumnError(f"a decimal with {precision} digits and scale {scale} has no column type")
         return DecimalType(precision, scale)
     if not isinstance(kind, str):
-        raise ConnectError(f"Unknown schema type: {kind}")
+        raise ColumnError(f"Unknown schema type: {kind}")
     if kind in _TO_SPARK:
         return _TO_SPARK[kind]
     if kind == "array":
         if "items" not in schema:
-            raise ConnectError("Array schema did not specify the element type")
+            raise ColumnError("Array schema did not specify the element type")
         return ArrayType(to_spark(schema["items"], depth + 1))
     if kind == "map":
         if "keys" not in schema or "values" not in schema:
-            raise ConnectError("Map schema did not specify the key and value types")
+            raise ColumnError("Map schema did not specify the key and value types")
         return MapType(to_spark(schema["keys"], depth + 1), to_spark(schema["values"], depth + 1))
     if kind == "struct":
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise ConnectError('Struct schema\'s "fields" argument is not an array.')
+            raise ColumnError('Struct schema\'s "fields" argument is not an array.')
         return StructType([_field(field, depth + 1) for field in fields])
-    raise ConnectError(f"Unknown schema type: {kind}")
-
-
-def check_width(kind: DataType) -> None:
-    """Raises ConnectError if the type has more than MAX_COLUMNS columns."""
-    if _columns(kind) > MAX_COLUMNS:
-        raise ConnectError(f"records with more than {MAX_COLUMNS} fields in total")
-
-
-class ColumnCounter:
-    """Counts the columns of a type while it is built. A short schema can name a type of any number
-    of columns, because each use of a named type counts: Spark has no named types."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self) -> None:
-        """Counts a column. Raises ConnectError after MAX_COLUMNS columns."""
-        self._count += 1
-        if self._count > MAX_COLUMNS:
-            raise ConnectError(f"a schema with more than {MAX_COLUMNS} columns")
-
-
-def _columns(kind: DataType) -> int:
-    match kind:
-        case StructType():
-            return 1 + sum(_columns(field.dataType) for field in kind.fields)
-        case ArrayType():
-            return 1 + _columns(kind.elementType)
-        case MapType():
-            return 1 + _columns(kind.valueType)
-    return 1
+    raise ColumnError(f"Unknown schema type: {kind}")
 
 
 def is_shallow(described: Column) -> Column:
@@ -157,13 +116,13 @@ def is_shallow(described: Column) -> Column:
 
 def _field(field: Any, depth: int) -> StructField:
     if not isinstance(field, dict) or not isinstance(field.get("field"), str):
-        raise ConnectError("Struct schema's field name not specified properly")
+        raise ColumnError("Struct schema's field name not specified properly")
     return StructField(field["field"], to_spark(field, depth), bool(field.get("optional", False)))
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
     """Returns the schema of a Spark type. Its fields are in Kafka's order: content, then optional,
-    name, version, parameters. Raises ConnectError if the type has no schema."""
+    name, version, parameters. Raises ColumnError if the type has no schema."""
     name, version = (named.name, named.version) if named else (None, None)
     parameters = None
     match kind:
@@ -189,7 +148,7 @@ def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) 
             schema = {"type": "string"}
         case _:
             if kind.typeName() not in _FROM_SPARK:
-                raise ConnectError(f"a record cannot contain a column of type {kind.simpleString()}: cast it")
+                raise ColumnError(f"a record cannot contain a column of type {kind.simpleString()}: cast it")
             schema = {"type": _FROM_SPARK[kind.typeName()]}
     schema["optional"] = optional
     if name is not None:
@@ -203,41 +162,6 @@ def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) 
 
 def text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-
-
-def merge_types(left: DataType, right: DataType) -> DataType:
-    """Returns a type that can represent the values of both types. Raises ConnectError if there is
-    none."""
-    if left == right or isinstance(right, NullType):
-        return left
-    if isinstance(left, NullType):
-        return right
-    if isinstance(left, StructType) and isinstance(right, StructType):
-        fields = {field.name: field for field in left.fields}
-        for field in right.fields:
-            existing = fields.get(field.name)
-            if existing is None:
-                fields[field.name] = StructField(field.name, field.dataType, True)
-            else:
-                kind = merge_types(existing.dataType, field.dataType)
-                fields[field.name] = StructField(field.name, kind, existing.nullable or field.nullable)
-        right_names = {field.name for field in right.fields}
-        return StructType(
-            [f if f.name in right_names else StructField(f.name, f.dataType, True) for f in fields.values()]
-        )
-    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
-        return ArrayType(merge_types(left.elementType, right.elementType))
-    if isinstance(left, MapType) and isinstance(right, MapType) and left.keyType == right.keyType:
-        return MapType(left.keyType, merge_types(left.valueType, right.valueType))
-    if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
-        wider = _NUMBERS[max(_NUMBERS.index(type(left)), _NUMBERS.index(type(right)))]
-        # A float cannot represent all ints.
-        return DoubleType() if wider is FloatType and left != right else wider()
-    if isinstance(left, DecimalType) and isinstance(right, DecimalType):
-        return DecimalType(_PRECISION, max(left.scale, right.scale))
-    raise ConnectError(
-        f"the records of a batch have incompatible schemas: {left.simpleString()} and {right.simpleString()}"
-    )
 
 
 ELEMENT = "[]"
@@ -312,7 +236,7 @@ class _DescriptionParser:
 
     def _expect(self, mark: str) -> None:
         if not self._skip(mark):
-            raise ConnectError(f"Spark's description of JSON is invalid at {self._position}: {self._text[:200]}")
+            raise ColumnError(f"Spark's description of JSON is invalid at {self._position}: {self._text[:200]}")
 
     def _word(self) -> str:
         self._skip_spaces()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kavka.common.config import ConfigType
+from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
@@ -228,7 +229,7 @@ def describe_failure(error: BaseException) -> str:
     except Exception as failure:
         # Spark's exceptions fetch their text from Spark's process.
         return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({failure})"
-    if isinstance(error, (ConnectError, TaskStopped)):
+    if isinstance(error, (ColumnError, ConnectError, TaskStopped)):
         cause = f"\nCaused by: {cause_text(error.__cause__)}" if error.__cause__ is not None else ""
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}{cause}"
     first_line = f"{type(error).__module__}.{type(error).__qualname__}: {cause_text(error)}"

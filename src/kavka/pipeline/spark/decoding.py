@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 from kavka.client.errors import SerializationError
 from kavka.client.schemas.registry import RegisteredSchema, shared_registry
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.registry_columns import RegistryColumns
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.registry import RegistryColumns
 from kavka.pipeline.spark.errors import OptionError, PipelineError
 from kavka.pipeline.spark.options import ColumnFormat
 
@@ -113,7 +113,7 @@ def make_decoder(column: ColumnFormat, settings: Mapping[str, str], kind: DataTy
 def _type_of(columns: RegistryColumns, column: ColumnFormat, registered: RegisteredSchema) -> DataType:
     try:
         return _nullable(columns.type_of(registered.schema))
-    except (ConnectError, SerializationError) as error:
+    except (ColumnError, SerializationError) as error:
         place = f"version {registered.version} of {column.subject}"
         raise OptionError(f"{place} cannot be read as {column.format}: {error}") from None
 

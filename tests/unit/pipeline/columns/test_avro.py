@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 fastavro = pytest.importorskip("fastavro")
 
-from kavka.pipeline.connect import avro, decimals, schemas  # noqa: E402
-from kavka.pipeline.connect.errors import ConnectError  # noqa: E402
-from kavka.pipeline.connect.records import SchemaName  # noqa: E402
+from kavka.pipeline.columns import avro, decimals, types  # noqa: E402
+from kavka.pipeline.columns.errors import ColumnError  # noqa: E402
+from kavka.pipeline.columns.types import SchemaName  # noqa: E402
 
 
 def number(value: int) -> bytes:
@@ -38,14 +38,14 @@ def nested(depth: int) -> str:
     return '{"type":"array","items":' * depth + '"long"' + "}" * depth
 
 
-@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH + 1, 500, 20_000])
+@pytest.mark.parametrize("depth", [types.MAX_DEPTH + 1, 500, 20_000])
 def test_a_schema_that_is_too_deep_is_rejected(depth: int) -> None:
-    with pytest.raises(ConnectError, match=r"nested|not an Avro schema"):
+    with pytest.raises(ColumnError, match=r"nested|not an Avro schema"):
         avro.to_spark(nested(depth))
 
 
 def test_a_schema_of_the_maximum_depth_is_read() -> None:
-    depth = schemas.MAX_DEPTH
+    depth = types.MAX_DEPTH
     value, error = avro.reader(nested(depth), confluent=False)(b"\x02" * depth + number(7) + b"\0" * depth)
     assert error is None
     for _ in range(depth):
@@ -68,7 +68,7 @@ def test_a_schema_of_the_maximum_depth_is_read() -> None:
 )  # fmt: skip
 def test_recursive_types_have_no_column_type(schema: Any) -> None:
     """The data of such a schema determines the depth: fastavro crashes at some thousand levels."""
-    with pytest.raises(ConnectError, match="has no column"):
+    with pytest.raises(ColumnError, match="has no column"):
         avro.to_spark(json.dumps(schema))
 
 
@@ -77,7 +77,7 @@ def test_named_types_cannot_multiply_to_millions_of_columns() -> None:
     for level in range(1, 40):
         inside = [{"name": side, "type": f"R{level - 1}"} for side in "ab"]
         fields.append({"name": f"f{level}", "type": {"type": "record", "name": f"R{level}", "fields": inside}})
-    with pytest.raises(ConnectError, match="more than 10000 columns"):
+    with pytest.raises(ColumnError, match="more than 10000 columns"):
         avro.to_spark(json.dumps({"type": "record", "name": "All", "fields": fields}))
 
 
@@ -90,7 +90,7 @@ def test_named_types_cannot_multiply_to_millions_of_columns() -> None:
     ],
 )
 def test_arrays_of_zero_byte_items_are_rejected(items: Any) -> None:
-    with pytest.raises(ConnectError, match="items of zero bytes"):
+    with pytest.raises(ColumnError, match="items of zero bytes"):
         avro.to_spark(json.dumps({"type": "array", "items": items}))
 
 
@@ -106,7 +106,7 @@ def test_an_array_with_a_false_item_count_fails() -> None:
      '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 50}'],
 )  # fmt: skip
 def test_invalid_schemas_are_rejected(schema: str) -> None:
-    with pytest.raises(ConnectError):
+    with pytest.raises(ColumnError):
         avro.to_spark(schema)
 
 
@@ -166,15 +166,15 @@ def test_the_depth_of_named_types_is_added() -> None:
         fields = [{"name": "a", "type": record("A", 30, "long")}, {"name": "b", "type": record("B", levels, "A")}]
         return json.dumps({"type": "record", "name": "R", "fields": fields})
 
-    avro.to_spark(schema(schemas.MAX_DEPTH - 33))
-    with pytest.raises(ConnectError, match=f"more than {schemas.MAX_DEPTH} nested types"):
-        avro.to_spark(schema(schemas.MAX_DEPTH - 32))
+    avro.to_spark(schema(types.MAX_DEPTH - 33))
+    with pytest.raises(ColumnError, match=f"more than {types.MAX_DEPTH} nested types"):
+        avro.to_spark(schema(types.MAX_DEPTH - 32))
 
 
-@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH + 1, 20_000])
+@pytest.mark.parametrize("depth", [types.MAX_DEPTH + 1, 20_000])
 def test_a_parsed_schema_that_is_too_deep_has_no_column_type(depth: int) -> None:
     definition: Any = "long"
     for _ in range(depth):
         definition = {"type": "array", "items": definition}
-    with pytest.raises(ConnectError, match=f"more than {schemas.MAX_DEPTH} nested types"):
+    with pytest.raises(ColumnError, match=f"more than {types.MAX_DEPTH} nested types"):
         avro.column_type(definition)

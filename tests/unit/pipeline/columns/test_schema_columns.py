@@ -18,18 +18,18 @@ from pyspark.sql.types import DataType, DoubleType, StructType, TimestampNTZType
 from kavka.client.schemas.json_schema import JsonValidator
 from kavka.client.schemas.protobuf import ProtobufFile
 from kavka.client.schemas.registry import Schema
-from kavka.pipeline.connect import json_columns, protobuf_columns, schemas
-from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.records import SchemaName
-from kavka.pipeline.connect.registry_columns import _widening
+from kavka.pipeline.columns import json_schema, protobuf, types
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.registry import _widening
+from kavka.pipeline.columns.types import SchemaName
 from tests.support.protos import generated
 
 NO_NAME = SchemaName()
 
 
-def typed(schema: Any, dependencies: dict[str, Any] | None = None) -> json_columns.Typed:
+def typed(schema: Any, dependencies: dict[str, Any] | None = None) -> json_schema.Typed:
     texts = {name: Schema(json.dumps(each), "JSON") for name, each in (dependencies or {}).items()}
-    return json_columns.to_column(JsonValidator(Schema(json.dumps(schema), "JSON"), texts))
+    return json_schema.to_column(JsonValidator(Schema(json.dumps(schema), "JSON"), texts))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_references_of_json_schemas_have_column_types() -> None:
     ],
 )
 def test_json_schemas_without_a_column_type_are_refused(schema: Any) -> None:
-    with pytest.raises(ConnectError):
+    with pytest.raises(ColumnError):
         typed(schema)
 
 
@@ -132,38 +132,38 @@ def expected() -> dict[str, Any]:
 
 
 def test_rows_are_written_as_json_and_read_back() -> None:
-    text = json_columns.from_spark(struct(), SchemaName("a.Row"))
+    text = json_schema.from_spark(struct(), SchemaName("a.Row"))
     validator = JsonValidator(Schema(text, "JSON"), {})
     assert validator.record_name == "a.Row"
-    data = validator.write(json_columns.to_json(ROW, struct()))
-    column = json_columns.to_column(validator)
+    data = validator.write(json_schema.to_json(ROW, struct()))
+    column = json_schema.to_column(validator)
     assert column.kind.simpleString() == struct().simpleString()
     assert column.convert(validator.read(data, 0)) == expected()
     with pytest.raises(ValueError, match="nan has no JSON form"):
-        json_columns.to_json(float("nan"), DoubleType())
+        json_schema.to_json(float("nan"), DoubleType())
 
 
 def test_rows_are_written_as_protobuf_and_read_back() -> None:
-    message_class = ProtobufFile(protobuf_columns.from_spark(struct(), SchemaName("a.Row")), {}).message_class((0,))
+    message_class = ProtobufFile(protobuf.from_spark(struct(), SchemaName("a.Row")), {}).message_class((0,))
     assert message_class.DESCRIPTOR.full_name == "a.Row"
-    assert protobuf_columns.column_type(message_class.DESCRIPTOR).simpleString() == struct().simpleString()
-    data = protobuf_columns.fill(message_class(), ROW).SerializeToString()
-    assert protobuf_columns.converter(message_class.DESCRIPTOR)(message_class.FromString(data)) == expected()
-    with pytest.raises(ConnectError, match="writes structs"):
-        protobuf_columns.from_spark(struct()["id"].dataType, NO_NAME)
+    assert protobuf.column_type(message_class.DESCRIPTOR).simpleString() == struct().simpleString()
+    data = protobuf.fill(message_class(), ROW).SerializeToString()
+    assert protobuf.converter(message_class.DESCRIPTOR)(message_class.FromString(data)) == expected()
+    with pytest.raises(ColumnError, match="writes structs"):
+        protobuf.from_spark(struct()["id"].dataType, NO_NAME)
     with pytest.raises(ValueError, match="no null items"):
-        protobuf_columns.fill(message_class(), Row(tags=[None]))
+        protobuf.fill(message_class(), Row(tags=[None]))
 
 
 def test_generated_messages_become_columns(tmp_path: Path) -> None:
     money, order = generated(tmp_path)
-    kind = protobuf_columns.column_type(order.Order.DESCRIPTOR)
+    kind = protobuf.column_type(order.Order.DESCRIPTOR)
     assert kind.simpleString() == (
         "struct<id:int,price:struct<cents:bigint,currency:string>,at:timestamp,"
         "lines:array<struct<item:string,count:int>>,note:string,tags:map<string,int>>"
     )
     message = order.Order(id=3, price=money.Money(cents=5), note="")
-    assert protobuf_columns.converter(order.Order.DESCRIPTOR)(message) == {
+    assert protobuf.converter(order.Order.DESCRIPTOR)(message) == {
         "id": 3, "price": {"cents": 5, "currency": ""}, "at": None, "lines": [], "note": "", "tags": {},
     }  # fmt: skip
 
@@ -176,7 +176,7 @@ def test_values_are_widened_to_the_merged_type() -> None:
             [t.StructField("a", t.ArrayType(inner)), t.StructField("m", t.MapType(t.StringType(), inner))]
         )
 
-    merged = schemas.merge_types(of(t.IntegerType()), of(t.DoubleType()))
+    merged = types.merge_types(of(t.IntegerType()), of(t.DoubleType()))
     convert = _widening(of(t.IntegerType()), merged)
     assert convert is not None
     widened = convert({"a": [1, None], "m": {"k": 2}})
@@ -202,27 +202,27 @@ def protobuf_bomb(levels: int) -> Any:
 
 
 def test_small_schemas_with_many_columns_are_refused() -> None:
-    message = f"more than {schemas.MAX_COLUMNS} columns"
+    message = f"more than {types.MAX_COLUMNS} columns"
     assert typed(json_bomb(5)).kind.simpleString().count("string") == 32
-    assert protobuf_columns.column_type(protobuf_bomb(5)).simpleString().count("string") == 32
-    with pytest.raises(ConnectError, match=message):
+    assert protobuf.column_type(protobuf_bomb(5)).simpleString().count("string") == 32
+    with pytest.raises(ColumnError, match=message):
         typed(json_bomb(25))
     descriptor = protobuf_bomb(40)
-    with pytest.raises(ConnectError, match=message):
-        protobuf_columns.column_type(descriptor)
-    with pytest.raises(ConnectError, match=message):
-        protobuf_columns.converter(descriptor)
+    with pytest.raises(ColumnError, match=message):
+        protobuf.column_type(descriptor)
+    with pytest.raises(ColumnError, match=message):
+        protobuf.converter(descriptor)
 
 
 def test_a_json_schema_with_an_unknown_reference_has_no_column_type() -> None:
-    with pytest.raises(ConnectError, match="without a column type"):
+    with pytest.raises(ColumnError, match="without a column type"):
         typed({"$ref": "#/definitions/missing"})
 
 
 def test_unsigned_keys_of_protobuf_maps_are_checked() -> None:
     text = 'syntax = "proto3"; message A { map<uint64, string> names = 1; }'
     message_class = ProtobufFile(Schema(text, "PROTOBUF"), {}).message_class((0,))
-    convert = protobuf_columns.converter(message_class.DESCRIPTOR)
+    convert = protobuf.converter(message_class.DESCRIPTOR)
     assert convert(message_class(names={2**63 - 1: "a"})) == {"names": {2**63 - 1: "a"}}
     with pytest.raises(ValueError, match="64 bits"):
         convert(message_class(names={2**63: "a"}))
@@ -232,8 +232,8 @@ def test_timestamps_without_a_time_zone_are_not_local_time(monkeypatch: pytest.M
     monkeypatch.setenv("TZ", "UTC-2")
     time.tzset()
     try:
-        assert json_columns.to_json(datetime(1970, 1, 1, 3), TimestampNTZType()) == 3 * 3_600_000
-        assert json_columns.to_json(datetime(1970, 1, 1, 3), TimestampType()) == 3_600_000
+        assert json_schema.to_json(datetime(1970, 1, 1, 3), TimestampNTZType()) == 3 * 3_600_000
+        assert json_schema.to_json(datetime(1970, 1, 1, 3), TimestampType()) == 3_600_000
     finally:
         monkeypatch.undo()
         time.tzset()

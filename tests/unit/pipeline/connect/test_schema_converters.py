@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType
 from kavka import Schema, SchemaRegistryError, SchemaRegistryUnavailable, SerializationError
 from kavka.client.schemas import framing, protobuf
 from kavka.client.schemas.registry import SchemaRegistry
-from kavka.pipeline.connect import registry_columns
+from kavka.pipeline.columns import registry as column_registry
+from kavka.pipeline.columns.registry import RegistryColumns
 from kavka.pipeline.connect.errors import ConnectError, RetriableError
-from kavka.pipeline.connect.registry_columns import RegistryColumns
 from kavka.pipeline.connect.schema_converters import _reader, _writer
 
 
@@ -51,7 +51,7 @@ def schemas(monkeypatch: pytest.MonkeyPatch) -> dict[int, Schema]:
     schemas: dict[int, Schema] = {}
     registry = SchemaRegistry("http://localhost:1")
     monkeypatch.setattr(registry, "schema", schemas.__getitem__)
-    monkeypatch.setattr(registry_columns, "shared_registry", lambda settings: registry)
+    monkeypatch.setattr(column_registry, "shared_registry", lambda settings: registry)
     return schemas
 
 
@@ -78,7 +78,7 @@ def test_a_message_type_without_a_column_type_is_examined_once(
     columns = RegistryColumns("protobuf", {})
     with pytest.raises(SerializationError, match="contains itself"):
         columns.read(framing.header(7) + b"\0")
-    monkeypatch.setattr(registry_columns.protobuf_columns, "converter", None)
+    monkeypatch.setattr(column_registry.protobuf, "converter", None)
     with pytest.raises(SerializationError, match="contains itself"):
         columns.read(framing.header(7) + b"\0")
 

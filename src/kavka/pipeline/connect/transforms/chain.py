@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from kavka.common.config import ConfigType, Importance
-from kavka.pipeline.connect import schemas
+from kavka.pipeline.columns.errors import ColumnError
+from kavka.pipeline.columns.types import merge_types
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NO_PLUGINS, PREDICATES, TRANSFORMS, Declared, load, options_under
 from kavka.pipeline.connect.options import Option
@@ -46,8 +47,8 @@ class Step:
         for name in names:
             old_type, new_type = records.type_of(name), changed.type_of(name)
             try:
-                kind = schemas.merge_types(new_type, old_type)
-            except ConnectError:
+                kind = merge_types(new_type, old_type)
+            except ColumnError:
                 raise ConnectError(
                     f"transformation {self.alias} changes {name} to {new_type.simpleString()} for the records that "
                     f"match its predicate, but it is {old_type.simpleString()} for the other records: a column has "

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 )
 
 from kavka.common.config import ConfigType, Importance, NotEmpty, OneOf
+from kavka.pipeline.columns.types import SchemaName
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.records import Records, SchemaName
+from kavka.pipeline.connect.records import Records
 from kavka.pipeline.connect.transforms.base import Transform, at_path, field_of, path_of, replaced
 from kavka.pipeline.connect.transforms.fields import NULLS, SYNTAX
 

@@ -1,0 +1,1 @@
+"""Columns from Avro, JSON Schema and Protobuf, for the Spark source and Connect."""
