@@ -232,7 +232,7 @@ def test_text_is_converted_to_the_column_type_and_invalid_rows_are_not_retried(
         connector.write(context, records(sql, [(3, "no time", *row[2:])], columns), 1)
     with pytest.raises(ConnectError, match=r"no columns extra"):
         connector.write(context, records(sql, [(3, "x")], "id int, extra string"), 1)
-    with pytest.raises(ConnectError, match="offset 1: it would delete"):
+    with pytest.raises(ConnectError, match="out-0 at offset 1: a record without a value"):
         connector.write(context, records(sql, [row, (4, None, None, None)], columns), 1)
     assert postgres.query(f"SELECT count(*) FROM {table}") == [("1",)]
 
@@ -358,4 +358,24 @@ def test_upserts_and_deletes_work_with_merge(spark: Any, tmp_path: Path) -> None
     )
     ((*read_rows,),), _ = batches(jdbc_source, source_context, {})
     assert sorted(tuple(row.value) for row in read_rows) == [(1, "c", None), (3, "d", 1.5)]
+    # The types of values are not known before the first value.
+    tombstone = spark.sql(
+        "SELECT named_struct('id', 3) AS key, CAST(NULL AS STRING) AS value, 'out' AS topic, 0 AS partition, "
+        "9L AS offset"
+    )
+    connector.write(context, tombstone, 2)
+    connector.write(context, tombstone.limit(0), 3)
+    ((*read_rows,),), _ = batches(jdbc_source, source_context, {})
+    assert [tuple(row.value) for row in read_rows] == [(1, "c", None)]
+    no_key = tombstone.selectExpr("CAST(NULL AS STRUCT<id: INT>) AS key", "value", "topic", "partition", "offset")
+    with pytest.raises(ConnectError, match="out-0 at offset 9: no value for the key column id"):
+        connector.write(context, no_key, 4)
+    connector.stop()
+    settings |= {"delete.enabled": "false", "table.name.format": "missing"}
+    connector, context = context_of(spark, "JdbcSink", settings, tmp_path)
+    with pytest.raises(ConnectError, match="out-0 at offset 9: a record without a value"):
+        connector.write(context, tombstone, 0)
+    connector.stop()
+    connector, context = context_of(spark, "JdbcSink", {**settings, "delete.enabled": "true"}, tmp_path)
+    connector.write(context, tombstone, 0)
     connector.stop()

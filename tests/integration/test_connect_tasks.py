@@ -19,9 +19,11 @@ from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Opt
 from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName
 from kavka.pipeline.connect.connectors.files import FileStreamSource
 from kavka.pipeline.connect.flow import Flow
+from kavka.pipeline.connect.json_converter import JsonConverter
 from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
+from kavka.pipeline.connect.topic_table import TopicTable
 from kavka.pipeline.connect.worker import activate
 from tests.support.our_consumer import read_all
 from tests.support.targets import Target
@@ -390,6 +392,106 @@ def test_only_the_record_fails_whose_json_is_nested_too_deep(
     outcome = run(recording_sink, "schemas", topics=f"{topic}-schemas", **common)
     assert outcome.kind == "done", outcome.trace
     assert [row.value for row in recording_sink.rows] == [1, 2]
+
+
+def test_the_types_of_json_without_schemas_do_not_depend_on_the_micro_batch(
+    run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
+) -> None:
+    """Every run reads one micro-batch. A record that does not fit the types of the first one fails
+    alone."""
+    admin.create_topics([NewTopic(topic, 1)])
+
+    def run_with(*values: str | None, tolerance: str = "all") -> Outcome:
+        with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+            for value in values:
+                producer.send(topic, value=value)
+        recording_sink.rows.clear()
+        recording_sink.types.clear()
+        return run(
+            recording_sink, "typed", topics=topic, value_converter="JsonConverter", errors_tolerance=tolerance,
+            value_converter_schemas_enable="false", errors_deadletterqueue_topic_name=f"{topic}-dead",
+            errors_deadletterqueue_topic_replication_factor="1",
+            errors_deadletterqueue_context_headers_enable="true",
+        )  # fmt: skip
+
+    outcome = run_with('{"id": 1, "more": {"x": true}, "none": null, "list": []}', '"text"')
+    assert outcome.kind == "done", outcome.trace
+    assert recording_sink.types == {"struct<id:bigint,more:struct<x:boolean>>"}
+    assert [row.offset for row in recording_sink.rows] == [0]
+    # The text beside structs does not hide the field y.
+    outcome = run_with('{"id": 2.5}', '{"id": 3, "none": 1, "more": {"y": 1}}', '{"id": 4, "more": "text"}', None)
+    assert outcome.kind == "done", outcome.trace
+    assert recording_sink.types == {"struct<id:bigint,more:struct<x:boolean,y:bigint>,none:bigint>"}
+    assert [row.offset for row in recording_sink.rows] == [3, 5]
+    assert recording_sink.rows[0].value.asDict(True) == {"id": 3, "more": {"x": None, "y": 1}, "none": 1}
+    assert recording_sink.rows[1].value is None
+    dead = read_all(target, f"{topic}-dead")
+    assert [bytes(record.value) for record in dead] == [b'"text"', b'{"id": 2.5}', b'{"id": 4, "more": "text"}']
+    offsets = [dict(record.headers)["__connect.errors.offset"] for record in dead]
+    assert [bytes(offset) for offset in offsets] == [b"1", b"2", b"4"]
+    # A micro-batch without values has the recorded type.
+    outcome = run_with(None)
+    assert outcome.kind == "done", outcome.trace
+    assert recording_sink.types == {"struct<id:bigint,more:struct<x:boolean,y:bigint>,none:bigint>"}
+    outcome = run_with('{"id": "five"}', tolerance="none")
+    assert outcome.kind == "failed"
+    assert f"{topic}-0 at offset 7" in str(outcome.trace)
+
+
+def test_the_types_of_schemas_are_merged_into_the_recorded_type(spark: Any) -> None:
+    def decoded(converter: Any, *values: tuple[str, Any]) -> tuple[str, list[Any]]:
+        rows = [
+            (json.dumps({"schema": {"type": "struct", "fields": [{"field": "a", "type": kind}]}, "payload": {"a": a}}),)
+            for kind, a in values
+        ]
+        batch = spark.createDataFrame(rows, "value string")
+        result = converter.decode(batch["value"], batch)
+        row_values = batch.select(result.value.alias("v"), result.error.alias("e")).collect()
+        return converter.recorded.simpleString(), [None if row.e else row.v.a for row in row_values]
+
+    converter = JsonConverter({"schemas.enable": True, "schema": None, "decimal.format": "BASE64"}, False)
+    assert decoded(converter, ("int32", 1)) == ("struct<a:int>", [1])
+    assert decoded(converter, ("int64", 2**40), ("string", "x")) == ("struct<a:bigint>", [2**40, None])
+    # The type stays when a micro-batch has only the earlier schema, or no schema that fits.
+    assert decoded(converter, ("int32", 1)) == ("struct<a:bigint>", [1])
+    assert decoded(converter, ("string", "x")) == ("struct<a:bigint>", [None])
+    # A required field is never null.
+    rows = spark.createDataFrame(
+        [(text,) for text in (
+            '{"schema": {"type": "struct", "optional": true, "fields": []}, "payload": null}',
+            '{"schema": {"type": "struct", "fields": []}, "payload": null}',
+            '{"schema": {"type": "struct", "fields": [{"field": "a", "type": "int64"}]}, "payload": {}}',
+            '{"schema": {"type": "struct", "fields": [{"field": "a", "type": "int64"}]}, "payload": {"a": 0}}',
+        )],
+        "value string",
+    )  # fmt: skip
+    required = {"schema": "a BIGINT NOT NULL, b ARRAY<STRUCT<c: INT NOT NULL>>", "decimal.format": "BASE64"}
+    result = JsonConverter({"schemas.enable": True, **required}, False).decode(rows["value"], rows)
+    errors = [row.e for row in rows.select(result.error.alias("e")).collect()]
+    assert errors == [None, "Invalid null value for a required payload", "the payload does not match the schema", None]
+    plain = spark.createDataFrame(
+        [(text,) for text in ('{"a": 1, "b": [{"c": 1}, null]}', '{"b": []}', '{"a": 1, "b": [{}]}', None)],
+        "value string",
+    )  # fmt: skip
+    result = JsonConverter({"schemas.enable": False, **required}, False).decode(plain["value"], plain)
+    assert [row.e is None for row in plain.select(result.error.alias("e")).collect()] == [True, False, False, True]
+
+
+def test_connects_own_topics_must_be_compacted_and_configurations_in_one_partition(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1, configs={"cleanup.policy": "compact,delete"})])
+    admin.create_topics([NewTopic(f"{topic}-2", 2, configs={"cleanup.policy": "compact"})])
+    client, described_as = {"bootstrap.servers": target.bootstrap_servers}, ("config.storage.topic", "configurations")
+    message = rf"'{topic}' supplied via the 'config.storage.topic' .* currently has 'cleanup.policy=compact,delete'"
+    with pytest.raises(ConnectError, match=message):
+        TopicTable(client, topic, 1, 1, described_as=described_as)
+    with pytest.raises(ConnectError, match="required to have a single partition"):
+        TopicTable(client, f"{topic}-2", 1, 1, described_as=described_as)
+    table = TopicTable(client, f"{topic}-2", 2, 1, described_as=described_as)
+    table.put({"a": "1"})
+    assert table.get("a") == "1"
+    table.close()
 
 
 def test_only_records_with_invalid_decimals_times_or_schemas_fail(spark: Any) -> None:

@@ -50,8 +50,8 @@ class ApiClient:
         query: str = "",
         headers: Mapping[str, str | None] | None = None,
     ) -> tuple[int, Any]:
-        """Return the status and the JSON of the response. A body that is not bytes is sent as JSON.
-        A header that is None is omitted."""
+        """Return the status and the JSON of the response, or its text. A body that is not bytes is
+        sent as JSON. A header that is None is omitted."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent_headers: dict[str, str | None] = {"host": "localhost:8083"}
         if data:
@@ -78,4 +78,6 @@ class ApiClient:
         asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
         response = b"".join(message.get("body", b"") for message in messages[1:])
         self.headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        if not self.headers.get("content-type", JSON).startswith(JSON):
+            return messages[0]["status"], response.decode()
         return messages[0]["status"], json.loads(response) if response else None

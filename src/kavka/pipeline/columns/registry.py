@@ -5,6 +5,7 @@ own cache of schemas."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql.types import (
@@ -247,9 +248,21 @@ def _widening(source: DataType, target: DataType) -> Convert | None:
             return None if inner_value is None else lambda value: _widen_map(value, inner_value)
         case _, DoubleType() | FloatType():
             return lambda value: None if value is None else float(value)
-        case DecimalType(), DecimalType():
-            return None
+        case DecimalType(), DecimalType() if source.precision - source.scale > target.precision - target.scale:
+            return _fitting(target)
     return None
+
+
+def _fitting(kind: DecimalType) -> Convert:
+    limit = Decimal(10) ** (kind.precision - kind.scale)
+
+    def convert(value: Any) -> Any:
+        # Python's abs rounds.
+        if value is not None and value.copy_abs() >= limit:
+            raise SerializationError(f"the decimal {value} has too many digits for {kind.simpleString()}")
+        return value
+
+    return convert
 
 
 def _widen_struct(value: Any, inner: Mapping[str, Convert]) -> Any:

@@ -43,6 +43,11 @@ class Converter:
     java_names: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
 
+    recorded: DataType | None = None
+    """The type of the records of earlier micro-batches, if `is_static` is False. The framework sets
+    it when a task starts. `decode` replaces it by a type that extends it, which the framework
+    stores before the micro-batch is written."""
+
     def __init__(self, config: Mapping[str, Any], is_key: bool) -> None:
         self.config = config
         self.is_key = is_key

@@ -163,6 +163,7 @@ class DistributedHerder(Herder):
         self.process = uuid.uuid4().hex
         """Distinguishes this worker from another worker with the same id."""
         self._assignments = Assignments()
+        self._has_joined = False
         self._settings = settings
         self._leaving = threading.Event()
         self._handover_timeout = settings["rebalance.timeout.ms"] / 1000
@@ -192,6 +193,7 @@ class DistributedHerder(Herder):
             ", ".join(assignments.connectors.get(self.worker.id, ())) or "none",
         )  # fmt: skip
         self._assignments = assignments
+        self._has_joined = True
         self._waiting_since.clear()
         self.wake()
 
@@ -231,6 +233,22 @@ class DistributedHerder(Herder):
 
     def _is_outdated(self) -> bool:
         return self._assignments.all() != set(self.configs.names())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has joined the group since its start."""
+        return self._has_joined
+
+    def health(self, timeout_s: float) -> str | None:
+        deadline = time.monotonic() + timeout_s
+        while self._assignments.generation < 0:
+            if time.monotonic() >= deadline:
+                return "It is not a member of the group of workers."
+            time.sleep(_POLL_TIMEOUT)
+        return super().health(max(0.0, deadline - time.monotonic()))
+
+    def set_cluster_level(self, name: str, level: str) -> None:
+        self.configs.put_log_level(name, level)
 
     def _is_leader(self) -> bool:
         return bool(self._assignments.leader == self.worker.id)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kavka import __version__
 from kavka.common.config import ConfigType
-from kavka.pipeline.connect import plugins
+from kavka.pipeline.connect import loggers, plugins
 from kavka.pipeline.connect.api import Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load, shortened
@@ -73,6 +73,7 @@ class Herder:
         """Configurations of connectors whose class cannot be loaded."""
         self._restarts: set[str] = set()
         self._wake = threading.Event()
+        self._passed = threading.Event()
         self._closing = False
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="connect-herder", daemon=True)
@@ -96,7 +97,33 @@ class Herder:
     def wake(self) -> None:
         self._wake.set()
 
+    def local_tasks(self) -> list[Task]:
+        """Returns the tasks of this worker, also those that have ended."""
+        return list(self._tasks.values())
+
+    def task_states(self, name: str) -> list[str]:
+        try:
+            return [task["state"] for task in self.status(name)["tasks"]]
+        except RestError:
+            return []
+
     # --- overridden by DistributedHerder
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has completed its start."""
+        return True
+
+    def health(self, timeout_s: float) -> str | None:
+        """Returns why the worker cannot handle requests; None if it can. Waits for a pass of the
+        herder's thread."""
+        self._passed.clear()
+        self.wake()
+        return None if self._passed.wait(timeout_s) else "Its herder does not respond."
+
+    def set_cluster_level(self, name: str, level: str) -> None:
+        """Sets the level of a logger on all workers."""
+        loggers.set_level(name, level)
 
     def owns(self, name: str) -> bool:
         return True
@@ -133,6 +160,7 @@ class Herder:
                 self._reconcile()
             except Exception:
                 logger.exception("The worker failed to start or stop connectors and will retry")
+            self._passed.set()
 
     def _reconcile(self) -> None:
         for name in list(self._tasks):

@@ -1,8 +1,9 @@
 """JSON, with or without a schema in each record, as in Kafka Connect.
 
 Spark must know the type before it reads the records. With schemas, the converter collects the
-schemas of a micro-batch and merges them. Without schemas, the type is the common type of the JSON
-texts in the micro-batch. The option `schema` (Spark's DDL, like `id BIGINT, name STRING`) fixes the
+schemas of a micro-batch and merges them into the recorded type. Without schemas, the recorded type
+is the common type of the JSON texts in the first micro-batch; later ones add fields, and a record
+that does not fit fails. The option `schema` (Spark's DDL, like `id BIGINT, name STRING`) fixes the
 type and saves this additional pass.
 """
 
@@ -50,6 +51,8 @@ _NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
     "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
 )
+
+_NULL = "Invalid null value for a required payload"
 
 Scales = dict[tuple[str, ...], Column]
 """By the path of a field: the scale of its decimals, if it differs between records."""
@@ -104,25 +107,34 @@ class JsonConverter(Converter):
 
     def _decode_plain(self, text: Column, batch: DataFrame | None) -> Decoded:
         kind = self._configured_type()
-        variant = F.try_parse_json(text)
+        variant, payload = F.try_parse_json(text), F.concat(F.lit('{"payload":'), text, F.lit("}"))
         is_invalid, cause = variant.isNull(), _excerpt(text)
         if kind is None:
             assert batch is not None
-            # Separate selections, so that Spark evaluates each expression once.
-            described = batch.select(variant.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
-            described = described.select("v", (~schemas.is_shallow(F.col("described"))).alias("deep"))
-            common_type = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
-            common = described.agg(common_type.alias("type"), F.max("deep").alias("deep")).first()
-            assert common is not None
-            kind = schemas.schema_of_variants(common["type"]) if common["type"] else StringType()
-            check_width(kind)
-            if common["deep"]:
+            kind, has_deep = self._extended_type(batch, variant, payload)
+            if has_deep:
                 is_deep = ~schemas.is_shallow(F.schema_of_variant(variant))
                 is_invalid |= is_deep
                 cause = F.when(is_deep, F.lit(f"nested more than {MAX_DEPTH} levels deep")).otherwise(cause)
-        value, is_corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
+        value, is_corrupt = self._parsed(payload, kind)
         is_invalid = text.isNotNull() & (is_invalid | is_corrupt)
         return Decoded(value, F.when(is_invalid, F.lit(_NO_JSON)), F.when(is_invalid, cause), schemaless=True)
+
+    def _extended_type(self, batch: DataFrame, variant: Column, payload: Column) -> tuple[DataType, bool]:
+        """Extends the recorded type by the fields of a micro-batch. Returns (the type, whether the
+        micro-batch has JSON that is nested too deeply)."""
+        inferred, has_deep = _common_type(batch, variant)
+        recorded = self.recorded
+        if recorded is not None and inferred is not None and schemas.hides_fields(recorded, inferred):
+            # Records that do not fit hide the new fields of the others.
+            _, is_corrupt = self._parsed(payload, recorded)
+            inferred, _ = _common_type(batch.filter(~is_corrupt), variant)
+        kind = inferred if recorded is None else schemas.extended(recorded, inferred)
+        if kind is None:
+            return StringType(), has_deep
+        check_width(kind)
+        self.recorded = kind
+        return kind, has_deep
 
     def _decode_with_schemas(self, text: Column, batch: DataFrame | None) -> Decoded:
         keys = F.json_object_keys(text)
@@ -131,11 +143,17 @@ class JsonConverter(Converter):
         schema = F.get_json_object(text, "$.schema")
         if kind is None:
             assert batch is not None
-            kind, schema_errors, scales = _inspect_schemas(batch, schema, has_envelope)
+            kind, schema_errors, scales = _inspect_schemas(batch, schema, has_envelope, self.recorded)
+            self.recorded = None if isinstance(kind, NullType) else kind
+            kind = self.recorded or StringType()
         is_no_json = text.isNotNull() & F.try_parse_json(text).isNull()
         error = F.when(is_no_json, F.lit(_NO_JSON)).when(text.isNotNull() & ~has_envelope, F.lit(_NO_ENVELOPE))
         for invalid_schema, message in schema_errors.items():
             error = error.when(schema == invalid_schema, F.lit(message))
+
+        is_null = text.isNotNull() & F.get_json_object(text, "$.payload").isNull()
+        is_required = F.coalesce(F.get_json_object(schema, "$.optional"), F.lit("")) != "true"
+        error = error.when(is_null & is_required & F.get_json_object(schema, "$.default").isNull(), F.lit(_NULL))
 
         def error_with(is_invalid: Column) -> Column:
             return error.when(text.isNotNull() & is_invalid, F.lit("the payload does not match the schema"))
@@ -177,9 +195,14 @@ class JsonConverter(Converter):
         ))  # fmt: skip
 
     def _is_invalid(self, parsed: Column, value: Column, kind: DataType) -> Column:
-        is_corrupt = parsed[_CORRUPT].isNotNull()
-        is_unfit = _is_unfit(parsed["payload"], value, kind) if self._with_schemas else None
-        return is_corrupt if is_unfit is None else is_corrupt | F.coalesce(is_unfit, F.lit(False))
+        conditions = [_lacks_required(parsed["payload"], kind)]
+        if self._with_schemas:
+            conditions.append(_is_unfit(parsed["payload"], value, kind))
+        is_invalid = parsed[_CORRUPT].isNotNull()
+        for condition in conditions:
+            if condition is not None:
+                is_invalid |= F.coalesce(condition, F.lit(False))
+        return is_invalid
 
     def _wire_type(self, kind: DataType) -> DataType:
         """Returns the type of the JSON value that is read."""
@@ -324,6 +347,44 @@ def _is_unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
     return None
 
 
+def _lacks_required(wire: Column, kind: DataType) -> Column | None:
+    """Whether a field is null that must not be; None if there is no such field."""
+    match kind:
+        case StructType():
+            conditions = []
+            for field in kind.fields:
+                inner = wire.getField(field.name)
+                if not field.nullable:
+                    conditions.append(wire.isNotNull() & inner.isNull())
+                condition = _lacks_required(inner, field.dataType)
+                if condition is not None:
+                    conditions.append(F.coalesce(condition, F.lit(False)))
+            return reduce(operator.or_, conditions) if conditions else None
+        case ArrayType() | MapType():
+            is_map = isinstance(kind, MapType)
+            element = kind.valueType if isinstance(kind, MapType) else kind.elementType
+            if not _has_required(element):
+                return None
+
+            def lacks(item: Column) -> Column:
+                condition = _lacks_required(item, element)
+                return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
+
+            return F.exists(F.map_values(wire) if is_map else wire, lacks)
+    return None
+
+
+def _has_required(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(not field.nullable or _has_required(field.dataType) for field in kind.fields)
+        case ArrayType():
+            return _has_required(kind.elementType)
+        case MapType():
+            return _has_required(kind.valueType)
+    return False
+
+
 def _may_be_unfit(kind: DataType) -> bool:
     match kind:
         case StructType():
@@ -335,15 +396,40 @@ def _may_be_unfit(kind: DataType) -> bool:
     return isinstance(kind, (TimestampType, TimestampNTZType, DecimalType))
 
 
-def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> tuple[DataType, dict[str, str], Scales]:
+def _common_type(batch: DataFrame, variant: Column) -> tuple[DataType | None, bool]:
+    """Returns (the common type of the JSON of a micro-batch, whether any is nested too deeply). If
+    some of the values are objects, it is the type of the objects: the other values fail. The type
+    is None if no value has one."""
+    # Separate selections, so that Spark evaluates each expression once.
+    described = batch.select(variant.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
+    description = F.col("described")
+    described = described.select(
+        "v", description.startswith("OBJECT").alias("object"), (~schemas.is_shallow(description)).alias("deep")
+    )
+    objects, others = (
+        F.schema_of_variant_agg(F.when(~F.col("deep") & (F.col("object") == is_object), F.col("v")))
+        for is_object in (True, False)
+    )
+    common = described.agg(objects.alias("objects"), others.alias("others"), F.max("deep").alias("deep")).first()
+    assert common is not None
+    for text in (common["objects"], common["others"]):
+        kind = schemas.schema_of_variants(text) if text else None
+        if kind is not None:
+            return kind, bool(common["deep"])
+    return None, bool(common["deep"])
+
+
+def _inspect_schemas(
+    batch: DataFrame, schema: Column, has_envelope: Column, recorded: DataType | None
+) -> tuple[DataType, dict[str, str], Scales]:
     """Returns (the type of the payloads of a micro-batch, errors by schema, scales). A schema has
-    an error if it is invalid or incompatible with other schemas. The most frequent schemas are
-    merged first, so that in a conflict only the records with the rarer schema fail. The result is
-    the same when the same records are read again."""
+    an error if it is invalid or incompatible with the recorded type or other schemas. The most
+    frequent schemas are merged first, so that in a conflict only the records with the rarer schema
+    fail. The result is the same when the same records are read again."""
     counted = batch.filter(has_envelope).groupBy(schema.alias("s")).count().limit(_MAX_SCHEMAS + 1).collect()
     if len(counted) > _MAX_SCHEMAS:
         raise ConnectError(f"the records of one batch have more than {_MAX_SCHEMAS} schemas")
-    kind: DataType = NullType()
+    kind: DataType = recorded or NullType()
     kinds: dict[str, DataType] = {}
     errors: dict[str, str] = {}
     counts = [(row["s"], int(row["count"])) for row in counted if row["s"] is not None]
@@ -356,7 +442,7 @@ def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> 
             errors[text] = str(error)
             continue
         kind, kinds[text] = merged, payload_type
-    return (StringType() if isinstance(kind, NullType) else kind), errors, _scales(kind, kinds, schema)
+    return kind, errors, _scales(kind, kinds, schema)
 
 
 def _scales(kind: DataType, kinds: Mapping[str, DataType], schema: Column) -> Scales:

@@ -17,6 +17,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.api import Connector, IncrementalSource, Sink
 from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.recorded_types import FILE as TYPES_FILE
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.tasks import Worker, checkpoint_of
 from kavka.pipeline.spark.cluster import admin_settings
@@ -69,6 +70,7 @@ def reset_offsets(worker: Worker, name: str, cls: type[Connector]) -> None:
                 if any(cause.code != ErrorCode.GROUP_ID_NOT_FOUND for cause in error.errors.values()):
                     raise ConnectError(f"cannot delete the offsets of {group_of(name)}: {error}") from None
     _remove_checkpoint(worker, name)
+    HadoopPath(f"{checkpoint_of(worker.checkpoints, name)}/{TYPES_FILE}", worker.spark).delete()
 
 
 def group_of(name: str) -> str:

@@ -25,10 +25,13 @@ from starlette.routing import Route
 
 from kavka.client.admin import Admin
 from kavka.common.errors import KafkaError
+from kavka.common.metrics import CONTENT_TYPE
+from kavka.pipeline.connect import loggers
 from kavka.pipeline.connect.access import Access, Guard
 from kavka.pipeline.connect.basic_auth import BasicAuth, Users
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder, RestError, WrongWorker
+from kavka.pipeline.connect.metrics import registry_of
 from kavka.pipeline.connect.peers import PeerError, PeerResponse, Peers
 from kavka.pipeline.connect.providers import Secrets
 from kavka.pipeline.connect.settings import client_settings
@@ -49,7 +52,7 @@ _MAX_SETTINGS = 2000
 _MAX_VALUES = 100_000
 """The limit on JSON values in a body: 4 MiB of empty lists take 300 MiB, and 40 requests run
 concurrently."""
-_LEVELS = {"TRACE": "DEBUG", "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "ERROR": "ERROR", "FATAL": "CRITICAL"}
+_HEALTH_TIMEOUT_S = 10.0
 
 
 def error(code: int, message: str) -> JSONResponse:
@@ -68,6 +71,7 @@ class Api:
         self._users = users
         self._peers = peers or Peers()
         self._cluster_id: str | None = None
+        self._metrics = registry_of(herder)
 
     def app(self) -> Starlette:
         connector = "/connectors/{name:path}"
@@ -100,6 +104,8 @@ class Api:
             self._route("/connector-plugins", "GET", self._plugins),
             self._route(f"{plugin}/config", "GET", self._plugin_config),
             self._route(f"{plugin}/config/validate", "PUT", self._validate),
+            self._route("/health", "GET", self._health),
+            self._route("/metrics", "GET", self._render_metrics),
             self._route("/admin/loggers", "GET", self._loggers),
             self._route("/admin/loggers/{logger}", "GET", self._logger),
             self._route("/admin/loggers/{logger}", "PUT", self._set_logger),
@@ -261,29 +267,45 @@ class Api:
     # --- Python loggers
 
     def _loggers(self, call: Call) -> Any:
-        levels = {"root": _level(logging.getLogger())}
-        for name in sorted(logging.root.manager.loggerDict):
-            child = logging.getLogger(name)
-            if child.level:
-                levels[name] = _level(child)
-        return levels
+        return loggers.levels()
 
     def _logger(self, call: Call) -> Any:
         name = call.request.path_params["logger"]
-        if name != "root" and name not in logging.root.manager.loggerDict:
+        level = loggers.level(name)
+        if level is None:
             raise RestError(404, f"Logger {name} not found.")
-        return _level(logging.getLogger(None if name == "root" else name))
+        return level
 
     def _set_logger(self, call: Call) -> Any:
         name = call.request.path_params["logger"]
         level = str((call.body or {}).get("level", "") if isinstance(call.body, dict) else "").upper()
         if not level:
             raise RestError(400, "Desired 'level' parameter was not specified in request.")
-        if level not in _LEVELS:
+        if not loggers.is_level(level):
             raise RestError(404, f"invalid log level '{level}'.")
-        logging.getLogger(None if name == "root" else name).setLevel(_LEVELS[level])
-        names = [other for other in logging.root.manager.loggerDict if other == name or other.startswith(f"{name}.")]
-        return sorted({name, *names})
+        scope = call.request.query_params.get("scope", "worker")
+        if scope.lower() == "cluster":
+            self.herder.set_cluster_level(name, level)
+            return None
+        if scope.lower() != "worker":
+            logger.warning("Ignoring the unknown scope %s of a log level: it is set on this worker", scope)
+        return loggers.set_level(name, level)
+
+    # --- health and metrics
+
+    def _health(self, call: Call) -> Response:
+        problem = self.herder.health(_HEALTH_TIMEOUT_S)
+        if problem is None:
+            text = "Worker has completed startup and is ready to handle requests."
+            return JSONResponse({"status": "healthy", "message": text})
+        if not self.herder.is_ready:
+            text = f"Worker is still starting up. {problem}"
+            return JSONResponse({"status": "starting", "message": text}, 503)
+        text = f"Worker was unable to handle this request and may be unable to handle other requests. {problem}"
+        return JSONResponse({"status": "unhealthy", "message": text}, 500)
+
+    def _render_metrics(self, call: Call) -> Response:
+        return Response(self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 @dataclass(frozen=True)
@@ -318,11 +340,6 @@ def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
 
 def _location(name: str) -> dict[str, str]:
     return {"Location": f"/connectors/{quote(name)}"}
-
-
-def _level(logger: logging.Logger) -> dict[str, Any]:
-    name = logging.getLevelName(logger.level) if logger.level else None
-    return {"level": "WARN" if name == "WARNING" else name, "last_modified": None}
 
 
 def _settings(body: Any, subject: str) -> dict[str, str | None]:

@@ -1,9 +1,9 @@
 """Converters with schemas of a registry: Avro, JSON Schema and Protobuf, with the names and options
 of Confluent's converters.
 
-A sink collects the schema ids of a micro-batch and merges the types of their schemas, so that it
-follows the evolution of a schema. A source registers the schema of its columns in the subject of
-the topic.
+A sink collects the schema ids of a micro-batch and merges the types of their schemas into the
+recorded type, so that it follows the evolution of a schema. A source registers the schema of its
+columns in the subject of the topic.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class RegistryConverter(Converter):
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         assert batch is not None
         columns = RegistryColumns(self.format, _settings(self.config, (VALIDATE_ON_READ,)))
-        kind = _merged_type(columns, batch, column)
+        self.recorded = _merged_type(columns, batch, column, self.recorded)
+        kind = self.recorded or StringType()
         result_type = StructType([StructField("value", kind), StructField("error", StringType())])
         result = F.udf(_reader(columns, kind), result_type, useArrow=False)(column)
         message = F.when(result["error"].isNotNull(), F.lit(f"Failed to deserialize data to {self.noun}: "))
@@ -235,10 +236,12 @@ def _settings(config: Mapping[str, Any], more: tuple[str, ...] = ()) -> dict[str
     return RegistryHttp.own_settings(values) | {name: values[name] for name in more if name in values}
 
 
-def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> DataType:
-    """Returns the type of the records of a micro-batch whose schemas have a type. The types of the
-    most frequent schemas are merged first, up to MAX_SCHEMAS. Other records fail one by one when
-    they are read."""
+def _merged_type(
+    columns: RegistryColumns, batch: DataFrame, column: Column, recorded: DataType | None
+) -> DataType | None:
+    """Returns the recorded type, merged with those of a micro-batch whose schemas have a type. The
+    types of the most frequent schemas are merged first, up to MAX_SCHEMAS. Other records fail one
+    by one when they are read. The type is None if no schema has one."""
     # For Protobuf also the position of the message type, which has a few bytes.
     header = F.substring(column, 1, HEADER_BYTES + 2 * MAX_INDEXES if columns.has_message_types else HEADER_BYTES)
     if columns.has_message_types:
@@ -246,7 +249,7 @@ def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> 
     framed = batch.filter(F.startswith(column, F.lit(b"\0")))
     counts = framed.groupBy(header.alias("h")).count().filter("h IS NOT NULL")
     frequent = counts.orderBy(F.desc("count"), "h").limit(MAX_SCHEMAS).collect()
-    kind: DataType = NullType()
+    kind: DataType = recorded or NullType()
     for row in frequent:
         try:
             merged = merge_types(kind, columns.type_of_header(bytes(row["h"])))
@@ -256,7 +259,7 @@ def _merged_type(columns: RegistryColumns, batch: DataFrame, column: Column) -> 
         except (ColumnError, SerializationError):
             continue
         kind = merged
-    return StringType() if isinstance(kind, NullType) else kind
+    return None if isinstance(kind, NullType) else kind
 
 
 def _reader(columns: RegistryColumns, kind: DataType) -> Callable[[Any], Any]:

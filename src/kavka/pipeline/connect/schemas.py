@@ -117,7 +117,9 @@ def is_shallow(described: Column) -> Column:
 def _field(field: Any, depth: int) -> StructField:
     if not isinstance(field, dict) or not isinstance(field.get("field"), str):
         raise ColumnError("Struct schema's field name not specified properly")
-    return StructField(field["field"], to_spark(field, depth), bool(field.get("optional", False)))
+    # A value that is missing should become the default, but columns have no defaults.
+    is_nullable = bool(field.get("optional", False)) or field.get("default") is not None
+    return StructField(field["field"], to_spark(field, depth), is_nullable)
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
@@ -182,11 +184,62 @@ def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             yield from scales(kind.valueType, (*path, ELEMENT))
 
 
-def schema_of_variants(description: str) -> DataType:
+def schema_of_variants(description: str) -> DataType | None:
     """Returns the common type of JSON texts, from Spark's `schema_of_variant_agg`. Integers are
     long and other numbers double, as in Connect. A value whose type differs between records is a
-    string."""
-    return _DescriptionParser(description).parse()
+    string. Null, {} and [] have no type: fields without other values are not in the result, which
+    is None if nothing has a type."""
+    return _with_values(_DescriptionParser(description).parse())
+
+
+def _with_values(kind: DataType) -> DataType | None:
+    match kind:
+        case NullType():
+            return None
+        case StructType():
+            kinds = {field.name: _with_values(field.dataType) for field in kind.fields}
+            fields = [StructField(name, kind) for name, kind in kinds.items() if kind is not None]
+            return StructType(fields) if fields else None
+        case ArrayType():
+            element = _with_values(kind.elementType)
+            return None if element is None else ArrayType(element)
+    return kind
+
+
+def extended(recorded: DataType, inferred: DataType | None) -> DataType:
+    """Returns the recorded type of JSON without schemas with the fields that only the inferred type
+    has. The type of a recorded field never changes."""
+    if isinstance(recorded, StructType) and isinstance(inferred, StructType):
+        new_fields = {field.name: field for field in inferred.fields}
+        fields = []
+        for field in recorded.fields:
+            new_field = new_fields.pop(field.name, None)
+            kind = extended(field.dataType, None if new_field is None else new_field.dataType)
+            fields.append(StructField(field.name, kind, field.nullable))
+        return StructType([*fields, *new_fields.values()])
+    if isinstance(recorded, ArrayType) and isinstance(inferred, ArrayType):
+        return ArrayType(extended(recorded.elementType, inferred.elementType), recorded.containsNull)
+    return recorded
+
+
+def hides_fields(recorded: DataType, inferred: DataType) -> bool:
+    """Whether the inferred type may lack fields of records that fit the recorded type: where
+    structs or lists are mixed with other values, it is a string."""
+    if isinstance(recorded, StructType) and isinstance(inferred, StructType):
+        kinds = {field.name: field.dataType for field in inferred.fields}
+        return any(field.name in kinds and hides_fields(field.dataType, kinds[field.name]) for field in recorded.fields)
+    if isinstance(recorded, ArrayType) and isinstance(inferred, ArrayType):
+        return hides_fields(recorded.elementType, inferred.elementType)
+    return isinstance(recorded, (StructType, ArrayType)) and isinstance(inferred, StringType)
+
+
+_VARIANTS: dict[str, DataType] = {
+    "BIGINT": LongType(),
+    "DOUBLE": DoubleType(),
+    "FLOAT": DoubleType(),
+    "BOOLEAN": BooleanType(),
+    "VOID": NullType(),
+}
 
 
 class _DescriptionParser:
@@ -208,8 +261,7 @@ class _DescriptionParser:
         if word == "DECIMAL":
             self._skip_arguments()
             return DoubleType()
-        types = {"BIGINT": LongType(), "DOUBLE": DoubleType(), "FLOAT": DoubleType(), "BOOLEAN": BooleanType()}
-        return types.get(word, StringType())
+        return _VARIANTS.get(word, StringType())
 
     def _object(self) -> StructType:
         self._expect("<")

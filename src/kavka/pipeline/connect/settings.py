@@ -124,8 +124,11 @@ SINK_OPTIONS = (
            "`__connect.errors.…`.", MEDIUM, None, "Error Handling", "MEDIUM", "Enable Error Context Headers"),
     Option("exactly.once", BOOLEAN, False, "Whether each record must be delivered exactly once, across failures of any "
            "process: for sinks that support it. (Kavka only.)", MEDIUM, None, "Spark", "SHORT", "Exactly once"),
-    Option("max.records.per.batch", INT, None, "The maximum number of records of a micro-batch. (Kavka only.)", LOW,
+    Option("max.records.per.batch", INT, 500_000, "The maximum number of records of a micro-batch. (Kavka only.)", LOW,
            AtLeast(1), "Spark", "SHORT", "Maximum records per batch"),
+    Option("max.bytes.per.batch", LONG, 256 * 1024 * 1024, "The maximum size of a micro-batch in the logs of the "
+           "topics, estimated from the mean size of their records. (Kavka only.)", LOW, AtLeast(1), "Spark", "SHORT",
+           "Maximum bytes per batch"),
     Option("fail.on.data.loss", BOOLEAN, False, "Whether the task fails if records were deleted before it read them. "
            "(Kavka only.)", LOW, None, "Spark", "SHORT", "Fail on data loss"),
 )  # fmt: skip

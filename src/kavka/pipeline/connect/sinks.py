@@ -16,13 +16,17 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.api import Context, Failed, Sink, query_id
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observe
+from kavka.pipeline.connect.metrics import observe_input
 from kavka.pipeline.connect.offsets import group_of, group_offsets
-from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, RAW, VALUE, error_struct
+from kavka.pipeline.connect.recorded_types import FILE as TYPES_FILE
+from kavka.pipeline.connect.recorded_types import RecordedTypes
+from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, KEY, RAW, VALUE, error_struct
 from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.sources import report_progress
 from kavka.pipeline.connect.tasks import Task, trigger_of, write_frame, writer_options
 from kavka.pipeline.connect.topic_table import create_topic
 from kavka.pipeline.spark.cluster import admin_settings
+from kavka.pipeline.spark.files import HadoopPath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +45,7 @@ def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None
     if not _wait_for_topics(task, context):
         return
     frame = context.spark.readStream.format("kavka").options(**_reader_options(context, flow)).load()
-    _Run(task, context, sink, retries, flow).run(frame)
+    _Run(task, context, sink, retries, flow).run(observe_input(frame))
 
 
 def _wait_for_topics(task: Task, context: Context) -> bool:
@@ -79,8 +83,8 @@ def _reader_options(context: Context, flow: Flow) -> dict[str, str]:
         "groupIdCommit": group_of(context.name),
         "failOnDataLoss": str(context["fail.on.data.loss"]).lower(),
     }
-    if context["max.records.per.batch"] is not None:
-        options["maxOffsetsPerTrigger"] = str(context["max.records.per.batch"])
+    options["maxOffsetsPerTrigger"] = str(context["max.records.per.batch"])
+    options["maxBytesPerTrigger"] = str(context["max.bytes.per.batch"])
     return options
 
 
@@ -111,8 +115,12 @@ class _Run:
         self.task, self.context, self.sink, self.retries, self.flow = task, context, sink, retries, flow
         self.dead_letter_topic = context["errors.deadletterqueue.topic.name"]
         self.run_id = uuid.uuid4().hex
+        self.types: RecordedTypes | None = None
 
     def run(self, frame: DataFrame) -> None:
+        if not self.flow.is_static:
+            path = HadoopPath(f"{self.context.checkpoint}/{TYPES_FILE}", lambda: self.context.spark)
+            self.types = RecordedTypes(path, {KEY: self.flow.key, VALUE: self.flow.value})
         if self.dead_letter_topic:
             self._create_dead_letter_topic()
         self.task.on_topics(set(self.context["topics"]))
@@ -144,6 +152,8 @@ class _Run:
             raw.persist()
         try:
             records = self.retries.call(f"Decoding {self.task.name}", lambda: self.flow.decode(raw, raw))
+            if self.types is not None:
+                self.types.store()
             if self.flow.tolerant:
                 self._handle_failures(records.frame, batch_id)
             rows = self._without_failures(records.frame)
@@ -183,12 +193,17 @@ class _Run:
         """Sends the failed records to the dead-letter topic and to the log, if these are
         enabled."""
         if self.dead_letter_topic:
+            from pyspark.sql import Observation
+            from pyspark.sql import functions as F
+
             letters = self.flow.dead_letters(rows, self.context["errors.deadletterqueue.context.headers.enable"])
             options = {**writer_options(self.context), "topic": self.dead_letter_topic}
             options["timestampColumn"] = TIME
             if self.context.exactly_once:
                 options |= {"queryId": query_id(self.context), "runId": self.run_id, "batchId": str(batch_id)}
-            write_frame(letters, options)
+            observation = Observation()
+            write_frame(letters.observe(observation, F.count(F.lit(1)).alias("letters")), options)
+            self.task.measures.failed += observation.get["letters"]
         if self.context["errors.log.enable"]:
             from pyspark.sql import functions as F
 

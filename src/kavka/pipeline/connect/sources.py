@@ -103,6 +103,7 @@ def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
 
 
 def report_progress(task: Task, context: Context, progress: Any) -> None:
+    task.measures.add_progress(progress)
     metrics = (progress.observedMetrics or {}).get(OBSERVATION)
     if metrics is not None:
         _report_metrics(task, context, metrics.asDict())
@@ -111,6 +112,7 @@ def report_progress(task: Task, context: Context, progress: Any) -> None:
 def _report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> None:
     if metrics.get("topics"):
         task.on_topics(set(metrics["topics"]))
+    task.measures.failed += metrics.get("failed") or 0
     if metrics.get("failed") and context["errors.log.enable"]:
         example = f": {metrics['example']}" if metrics.get("example") else ""
         logger.error("Connector %s: %d records failed and were dropped%s", task.name, metrics["failed"], example)

@@ -10,6 +10,7 @@ The records in the topics have the keys and JSON of Kafka Connect, so that its t
 | | `task-NAME-0` | `{"properties": {…}}` |
 | | `commit-NAME` | `{"tasks": 1}` |
 | | `session-key` | `{"key", "algorithm", "creation-timestamp"}` |
+| | `logger-cluster-LOGGER` | `{"level": "DEBUG"}` |
 | status | `status-connector-NAME` | `{"state", "trace", "worker_id", "generation"}` |
 | | `status-task-NAME-0` | the same |
 | | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", …}}` |
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kavka.pipeline.connect import loggers
 from kavka.pipeline.connect.api import Offsets
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.session_keys import SessionKey
@@ -154,6 +156,9 @@ class ConfigStore:
 
     def put_session_key(self, key: SessionKey) -> None:
         self._table.put({_SESSION_KEY: _to_json(key.record())})
+
+    def put_log_level(self, name: str, level: str) -> None:
+        self._table.put(dict([loggers.record(name, level)]))
 
     def put_target(self, name: str, state: str) -> None:
         self._table.put({f"target-state-{name}": _target_json(state)})

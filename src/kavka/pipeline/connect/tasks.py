@@ -23,6 +23,7 @@ from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
+from kavka.pipeline.connect.metrics import Measures
 from kavka.pipeline.connect.options import warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
 from kavka.pipeline.connect.retries import Retries, TaskStopped
@@ -92,6 +93,7 @@ class Task:
         self.created_topics: set[str] = set()
         """Topics that a source has created or found."""
         self.failure: BaseException | None = None
+        self.measures = Measures()
         self.cancel: Callable[[], None] | None = None
         """Cancels the current batch if no query writes it."""
         self._on_end = on_end

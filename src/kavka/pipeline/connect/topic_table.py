@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import NewTopic
+from kavka.client.admin.types import ConfigResource, NewTopic
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.producer.producer import Producer
 from kavka.common.errors import ErrorCode, KafkaError
@@ -30,7 +30,9 @@ _POLL_TIMEOUT = 0.5
 
 class TopicTable:
     """Owns the current values by key, a producer and a consumer of one topic. Any thread may call
-    it. `on_change` runs in the reader's thread."""
+    it. `on_change` runs in the reader's thread. With `described_as`, the setting that names the
+    topic and the purpose of the topic, an existing topic must be compacted, and one for
+    `partitions=1` must have one partition: otherwise values are lost, or their order."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class TopicTable:
         partitions: int,
         replication_factor: int,
         on_change: Callable[[str, str | None], None] = lambda key, value: None,
+        described_as: tuple[str, str] | None = None,
     ) -> None:
         self.topic = topic
         self._values: dict[str, str] = {}
@@ -50,9 +53,18 @@ class TopicTable:
             create_topic(client_settings, topic, partitions, replication_factor, {"cleanup.policy": "compact"})
         except AdminError as error:
             raise ConnectError(f"cannot create topic {topic}: {error}") from None
+        if described_as is not None:
+            _check_compacted(client_settings, topic, *described_as)
         self._producer = Producer({**client_settings, "acks": "all", "linger.ms": "0"})
         self._consumer = Consumer({**client_settings, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
         self._partitions = [TopicPartition(topic, info.partition) for info in self._consumer.partitions_for(topic)]
+        if described_as is not None and partitions == 1 < len(self._partitions):
+            self._consumer.close(5.0)
+            self._producer.close(5.0)
+            raise ConnectError(
+                f"Topic '{topic}' supplied via the '{described_as[0]}' property is required to have a single partition "
+                f"in order to guarantee consistency of {described_as[1]}, but found {len(self._partitions)} partitions."
+            )
         self._consumer.assign(self._partitions)
         end_offsets = self._consumer.end_offsets(self._partitions)
         self._thread = threading.Thread(target=self._read, name=f"connect-{topic}", daemon=True)
@@ -123,6 +135,27 @@ class TopicTable:
                 if time.monotonic() >= deadline:
                     raise ConnectError(f"topic {self.topic} was not read to its end within {timeout:.0f} s")
                 self._condition.wait(1.0)
+
+
+def _check_compacted(client_settings: Mapping[str, str], topic: str, setting: str, purpose: str) -> None:
+    """Raises ConnectError, with Kafka Connect's message, unless the cleanup policy of the topic is
+    compaction alone. A client that may not read the policy goes on, as in Kafka Connect."""
+    resource = ConfigResource.topic(topic)
+    with Admin(admin_settings(client_settings)) as admin:
+        try:
+            entry = admin.describe_configs(resource)[resource].get("cleanup.policy")
+        except KafkaError as error:
+            logger.info("Cannot read the cleanup policy of topic %s: %s", topic, error)
+            return
+    policies = {item.strip() for item in str(entry.value if entry is not None else "compact").split(",")}
+    if policies != {"compact"}:
+        raise ConnectError(
+            f"Topic '{topic}' supplied via the '{setting}' property is required to have 'cleanup.policy=compact' to "
+            f"guarantee consistency and durability of {purpose}, but found the topic currently has "
+            f"'cleanup.policy={','.join(sorted(policies))}'. Continuing would likely result in eventually losing "
+            f"{purpose} and problems restarting this Connect cluster in the future. Change the '{setting}' property in "
+            "the Connect worker configurations to use a topic with 'cleanup.policy=compact'."
+        )
 
 
 def create_topic(

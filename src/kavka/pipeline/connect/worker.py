@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kavka.pipeline.connect import loggers
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.listeners import Listeners
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WATCH_INTERVAL = 0.5
+# Kafka Connect's words for the content of its topics.
+_PURPOSES = {
+    "config": "connector configurations",
+    "offset": "source connector offsets",
+    "status": "connector and task statuses",
+}
 _NEEDS_CONNECT = "Connect's REST interface needs: pip install 'kavka[connect]'"
 _SPARK_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
@@ -238,9 +245,15 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
         if herder is not None:
             herder.wake()
 
+    def on_config(key: str, value: str | None) -> None:
+        if herder is not None:
+            loggers.apply_record(key, value)
+        on_change(key, value)
+
     def table(kind: str, partitions: int) -> TopicTable:
-        replication_factor = settings[f"{kind}.storage.replication.factor"]
-        return TopicTable(client, settings[f"{kind}.storage.topic"], partitions, replication_factor, on_change)
+        name, replication_factor = f"{kind}.storage.topic", settings[f"{kind}.storage.replication.factor"]
+        on_record = on_config if kind == "config" else on_change
+        return TopicTable(client, settings[name], partitions, replication_factor, on_record, (name, _PURPOSES[kind]))
 
     tables = [table("config", 1)]
     try:

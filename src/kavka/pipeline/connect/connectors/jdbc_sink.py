@@ -48,6 +48,7 @@ _WRITES, _TABLES, _RETRIES = "Writes", "Tables", "Retries"
 _MODES, _KEYS = ("insert", "upsert", "update"), ("none", "kafka", "record_key", "record_value")
 # SQLSTATE: a batch contains a key twice, which ON CONFLICT rejects.
 _CARDINALITY_VIOLATION = "21000"
+_NO_VALUE = "a record without a value would delete a row, but delete.enabled is false"
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class JdbcSink(Sink):
         if has_several_topics:
             records = records.persist()
         try:
-            merges = [self._stage(context, records, topic, has_several_topics, query) for topic in topics]
+            staged = [self._stage(context, records, topic, has_several_topics, query) for topic in topics]
         finally:
             if has_several_topics:
                 records.unpersist()
@@ -210,11 +211,11 @@ class JdbcSink(Sink):
                 if self._is_done(connection, query, batch_id, lock=True):
                     return
                 self._record_batch(connection, query, batch_id, context.name)
-            for merge, rows in merges:
-                (staged,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
-                if int(staged or 0) != rows:
+            for merge, rows in filter(None, staged):
+                (count,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
+                if int(count or 0) != rows:
                     # Spark ran a task again that had committed its rows without reporting that.
-                    raise DatabaseError(f"expected {rows} rows, but the stage has {staged}: writing the batch again")
+                    raise DatabaseError(f"expected {rows} rows, but the stage has {count}: writing the batch again")
                 self._merge(connection, merge)
 
     def _topics(self, context: Context, records: DataFrame) -> list[str]:
@@ -228,15 +229,20 @@ class JdbcSink(Sink):
 
     def _stage(
         self, context: Context, records: DataFrame, topic: str, has_several_topics: bool, query: str
-    ) -> tuple[Merge, int]:
+    ) -> tuple[Merge, int] | None:
         """Writes the records of a topic to its stage. Returns (the merge of the stage into the
-        table, the number of records)."""
+        table, the number of records); None if there is nothing to merge."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
+        from pyspark.sql.types import StructType
 
         if has_several_topics:
             records = records.where(f.col("topic") == topic)
         name = context["table.name.format"].replace("${topic}", topic)
+        if not isinstance(records.schema["value"].dataType, StructType) and self._is_without_effect(
+            context, records, name
+        ):
+            return None
         fields = fields_of(records, context.config)
         merge = self._prepare(context, name, fields, query)
         columns = [field.column.alias(field.name) for field in fields]
@@ -253,6 +259,16 @@ class JdbcSink(Sink):
         with database_errors():
             rows.write.format("jdbc").options(**options).mode("append").save()
         return merge, observation.get["rows"]
+
+    def _is_without_effect(self, context: Context, records: DataFrame, name: str) -> bool:
+        """Whether records whose values have no fields change nothing: there are none, or only
+        deletes from a table that does not exist."""
+        if records.isEmpty():
+            return True
+        if not context["delete.enabled"] or not context["auto.create"] or not _has_only_tombstones(records):
+            return False
+        with self._database.connect() as connection:
+            return connection.columns(self._database.dialect.table(name)) is None
 
     def _prepare(self, context: Context, name: str, fields: list[Field], query: str) -> Merge:
         """Prepares an empty stage for a table. Creates the table and its missing columns if that is
@@ -398,6 +414,12 @@ def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
     from pyspark.sql.types import StructType
 
     value = records.schema["value"].dataType
+    if not isinstance(value, StructType) and _has_only_tombstones(records):
+        if not config["delete.enabled"]:
+            first = records.select("topic", "partition", "offset").first()
+            assert first is not None
+            raise ConnectError(f"{first.topic}-{first.partition} at offset {first.offset}: {_NO_VALUE}")
+        value = StructType([])
     if not isinstance(value, StructType):
         raise ConnectError(
             f"values must have fields to become columns, but these are {value.simpleString()}: "
@@ -414,8 +436,9 @@ def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
     ]
     if not keys and not fields:
         raise ConnectError("there are no columns to write: fields.whitelist has no field of the values")
-    if not config["delete.enabled"]:
-        fields = _not_null(fields)
+    keys = [_failing(key, key.column.isNull(), f"no value for the key column {key.name}") for key in keys]
+    if fields and not config["delete.enabled"]:
+        fields[0] = _failing(fields[0], f.col("value").isNull(), _NO_VALUE)
     return [*keys, *fields]
 
 
@@ -458,18 +481,14 @@ def _field(name: str, column: Column, kind: DataType, is_key: bool = False) -> F
     return Field(name, column, kind, is_key)
 
 
-def _not_null(fields: list[Field]) -> list[Field]:
-    """Returns the fields. The first field fails on a record without a value, since deletes are
-    disabled."""
+def _has_only_tombstones(records: DataFrame) -> bool:
+    return records.where("value IS NOT NULL").isEmpty()
+
+
+def _failing(field: Field, condition: Column, reason: str) -> Field:
+    """Returns the field, which fails with the place of a record that meets the condition."""
     from pyspark.sql import functions as f
 
-    if not fields:
-        return fields
-    first, *others = fields
-    message = f.concat(
-        f.lit("a record without a value, in partition "), f.col("partition").cast("string"),
-        f.lit(" at offset "), f.col("offset").cast("string"),
-        f.lit(": it would delete a row, but delete.enabled is false"),
-    )  # fmt: skip
-    error = f.raise_error(message).cast(first.kind)
-    return [replace(first, column=f.when(f.col("value").isNull(), error).otherwise(first.column)), *others]
+    topic, partition, offset = (f.col(name).cast("string") for name in ("topic", "partition", "offset"))
+    message = f.concat(topic, f.lit("-"), partition, f.lit(" at offset "), offset, f.lit(f": {reason}"))
+    return replace(field, column=f.when(condition, f.raise_error(message).cast(field.kind)).otherwise(field.column))
