@@ -105,6 +105,7 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "acl-produce": acl_produce.run,
     "authorize": authorize.run,
     "spark-source": spark.run_source,
+    "spark-avro": spark.run_avro,
     "spark-sink": spark.run_sink,
     "spark-latency": spark.run_latency,
     "streams-word-count": streams.run_word_count,

@@ -1,6 +1,7 @@
 """Kavka's Spark source and sink, compared with the connector of Spark 4.0.0, on a Kavka broker.
 
-    python -m bench --only spark-source --only spark-sink --only spark-latency [--pairs 5]
+    python -m bench --only spark-source --only spark-avro --only spark-sink [--pairs 5]
+    python -m bench --only spark-latency [--pairs 5]
     python -m bench --only streams-pyspark --records 10000000 [--pairs 5]
 
 Each value is the median of several rounds in a Spark process, without the first round, in which the
@@ -9,6 +10,7 @@ JVM is cold. The connector of Spark 4.3 is not available.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -16,8 +18,9 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench.measure import Options, Row
@@ -29,6 +32,20 @@ ROUNDS_PER_PROCESS = 4
 WORDS_PER_LINE = 10
 VOCABULARY = 20_000
 SYLLABLES = ("ka", "ve", "lo", "mi", "stra", "ten", "Re", "du")
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": "string"},
+        {"name": "product", "type": "string"},
+        {"name": "quantity", "type": "int"},
+        {"name": "price", "type": "double"},
+        {"name": "paid", "type": "boolean"},
+        {"name": "placed_at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
 CONNECTOR = f"the connector of Spark {spark40.VERSION}"
 
 
@@ -45,6 +62,68 @@ def run_source(options: Options) -> list[Row]:
             ]
             rows.append(ClientRow(f"source: 1000 B to nowhere, {tasks} task(s)", "records/s", pairs, "≥ 1.0 ×", 1.0))
         return rows
+
+
+def run_avro(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    text = json.dumps(ORDER)
+    with Broker() as broker, _registry(text) as url:
+        fill_avro(broker.bootstrap_servers, "orders", options.records)
+        rows: list[Row] = []
+        for tasks in ("1", "2"):
+            arguments = ["orders", str(options.records), tasks, url, text]
+            pairs = [
+                _pair("avro", broker.bootstrap_servers, arguments, jars=spark40.avro()) for _ in range(options.pairs)
+            ]
+            rows.append(ClientRow(f"Avro to eight columns, {tasks} task(s)", "records/s", pairs, "≥ 1.0 ×", 1.0))
+        return rows
+
+
+@contextmanager
+def _registry(text: str) -> Iterator[str]:
+    """Serve the schema as the only version of every subject, with the id 1."""
+    body = json.dumps({"subject": "orders-value", "version": 1, "id": 1, "schema": text}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def fill_avro(servers: str, topic: str, count: int) -> None:
+    """Send orders with Confluent's framing."""
+    from fastavro import parse_schema, schemaless_writer
+
+    from kavka import Producer
+
+    schema = parse_schema(ORDER)
+    with Producer(bootstrap_servers=servers, linger_ms=50, batch_size=200_000) as producer:
+        for number in range(count):
+            data = io.BytesIO(b"\0\0\0\0\1")
+            data.seek(5)
+            order = {
+                "id": number, "customer": f"customer-{number % 1000}", "product": f"product-{number % 77}",
+                "quantity": number % 9, "price": number % 997 / 4, "paid": number % 3 == 0,
+                "placed_at": 1_700_000_000_000 + number, "note": None if number % 2 else "gift",
+            }  # fmt: skip
+            schemaless_writer(data, schema, order)
+            producer.send(topic, data.getvalue())
 
 
 def run_sink(options: Options) -> list[Row]:
@@ -142,13 +221,15 @@ def _trickle(servers: str, topic: str) -> Iterator[None]:
         thread.join()
 
 
-def _pair(job: str, servers: str, arguments: list[str], rounds: int = ROUNDS_PER_PROCESS) -> tuple[float, float]:
+def _pair(
+    job: str, servers: str, arguments: list[str], rounds: int = ROUNDS_PER_PROCESS, jars: Sequence[str] = ()
+) -> tuple[float, float]:
     kavka = _measure([sys.executable], "kavka", "", job, servers, arguments, rounds)
     peer_arguments = [*arguments[:-1], "false"] if job == "sink" else arguments
     peer = _measure(
-        [str(spark40.python())], "kafka", ",".join(spark40.connector()), job, servers, peer_arguments, rounds
+        [str(spark40.python())], "kafka", ",".join([*spark40.connector(), *jars]), job, servers, peer_arguments, rounds
     )
-    print(f"  {job} {' '.join(arguments)}: Kavka {kavka:,.0f}, {CONNECTOR} {peer:,.0f}", flush=True)
+    print(f"  {job} {' '.join(arguments[:3])}: Kavka {kavka:,.0f}, {CONNECTOR} {peer:,.0f}", flush=True)
     return kavka, peer
 
 

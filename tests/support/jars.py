@@ -76,6 +76,7 @@ RARE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("io.apicurio", "apicurio-registry-avro-serde-kafka", "3.1.7"),
         ("org.slf4j", "slf4j-nop", "2.0.17"),
     ),
+    "spark-avro-4.0.0": (("org.apache.spark", "spark-avro_2.13", "4.0.0"),),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
     # Spark 4.3 has Hadoop 3.5.0. Of the AWS SDK these modules are enough; its bundle has 686 MB.
     "hadoop-aws-3.5.0": (

@@ -17,6 +17,7 @@ from tests.support import jars
 VERSION = "4.0.0"
 FOLDER = jars.CACHE.parent / f"spark-{VERSION}"
 CONNECTOR = f"spark-connector-{VERSION}"
+AVRO = f"spark-avro-{VERSION}"
 CONNECTOR_JARS = ("spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2")
 
 
@@ -35,6 +36,11 @@ def python() -> Path:
                 raise jars.JavaMissing(f"PySpark {VERSION} could not be installed: {result.stderr[-500:]}")
             marker.touch()
     return interpreter
+
+
+def avro() -> list[str]:
+    """Return the jar of `from_avro`."""
+    return [jar for jar in jars.class_path(AVRO).split(":") if Path(jar).name.startswith("spark-avro")]
 
 
 def connector() -> list[str]:
