@@ -310,6 +310,21 @@ def column_reader(definition: Any, reader_definition: Any = None) -> Callable[[b
     return read
 
 
+# What does not change the encoding of a value.
+_ANNOTATIONS = ("doc", "default", "aliases", "order")
+
+
+def has_same_data(left: Any, right: Any) -> bool:
+    """Whether data of one schema in fastavro's form is data of the other one."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(has_same_data, left, right))
+    if not isinstance(left, dict) or not isinstance(right, dict):
+        return bool(left == right)
+    names = [{name for name in schema if name not in _ANNOTATIONS and not name.startswith("__")}
+             for schema in (left, right)]  # fmt: skip
+    return names[0] == names[1] and all(has_same_data(left[name], right[name]) for name in names[0])
+
+
 def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
     """Returns a function for a UDF, which converts bytes to (value, error message)."""
     state: list[Callable[[bytes, int], Any]] = []

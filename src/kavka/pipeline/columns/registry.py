@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -27,7 +28,7 @@ from kavka.client.schemas.protobuf import ProtobufFile
 from kavka.client.schemas.protobuf import read as read_message
 from kavka.client.schemas.registry import Schema, SchemaRegistry, shared_registry
 from kavka.client.schemas.serializers import boolean, failing
-from kavka.pipeline.columns import avro, json_schema, protobuf
+from kavka.pipeline.columns import avro, avro_arrays, json_schema, protobuf
 from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.columns.types import merge_types
 
@@ -60,6 +61,7 @@ class RegistryColumns:
 
     def _forget(self) -> None:
         self._readers: dict[int, Read] = {}
+        self._equal: dict[int, bool] = {}
         self._converters: dict[bytes, Convert | None] = {}
         self._reader_definition: Any = None
 
@@ -141,6 +143,27 @@ class RegistryColumns:
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise SerializationError(f"the data does not match schema {schema_id}: {reason}") from None
+
+    def read_array(self, column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+        """Returns the array of a column of Avro data that is written with the reader's schema; None
+        if `read` must read the values one by one. Raises SchemaRegistryError."""
+        if self._type != "AVRO" or self._reader_schema is None or column.type != pa.binary():
+            return None
+        if self._reader_definition is None:
+            self._reader_definition = self._parsed(self._reader_schema)
+        try:
+            return avro_arrays.decode(column, self._reader_definition, kind, self._is_reader_schema)
+        except (avro_arrays.Unreadable, pa.ArrowException, SerializationError):
+            return None
+
+    def _is_reader_schema(self, schema_id: int) -> bool:
+        if schema_id not in self._equal:
+            schema, _ = self.registry.written_with(schema_id)
+            self._check(schema)
+            if len(self._equal) >= MAX_CACHED:
+                self._equal.clear()
+            self._equal[schema_id] = avro.has_same_data(self._parsed(schema), self._reader_definition)
+        return self._equal[schema_id]
 
     def read_as(self, data: bytes, kind: DataType) -> Any:
         """Returns the value of a column of type `kind`, into which the types of several schemas are

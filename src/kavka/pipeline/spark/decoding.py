@@ -66,6 +66,9 @@ class ColumnDecoder:
     def decode(self, name: str, column: pa.Array, batch: pa.RecordBatch) -> pa.Array:
         """Decode a column of a batch of the consumer. Raises PipelineError with the place of a
         record that does not fit."""
+        array = self._columns.read_array(column, self.arrow_type)
+        if array is not None:
+            return array
         read = self._columns.read
         values: list[Any] = []
         try:
