@@ -310,7 +310,7 @@ def column_reader(definition: Any, reader_definition: Any = None) -> Callable[[b
     return read
 
 
-# What does not change the encoding of a value.
+# Parts of a schema that do not change the encoding of a value.
 _ANNOTATIONS = ("doc", "default", "aliases", "order")
 
 

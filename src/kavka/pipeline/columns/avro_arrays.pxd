@@ -33,7 +33,7 @@ cdef class Numbers:
 
 cdef class Integer(Node):
     cdef object kind
-    cdef long long least, most, factor
+    cdef long long minimum, maximum, factor
     cdef bint is_boolean
     cdef Numbers numbers
 

@@ -122,7 +122,7 @@ class Integer(Node):
 
     def __init__(self, kind: pa.DataType, bounds: tuple[int, int], factor: int = 1, is_boolean: bool = False) -> None:
         self.kind = kind
-        self.least, self.most = bounds
+        self.minimum, self.maximum = bounds
         self.factor = factor
         self.is_boolean = is_boolean
         self.numbers = Numbers()
@@ -134,7 +134,7 @@ class Integer(Node):
                 raise Unreadable("a boolean that is neither 0 nor 1")
         else:
             value = source.read_long()
-            if value < self.least or value > self.most:
+            if value < self.minimum or value > self.maximum:
                 raise Unreadable("a number out of range")
         self.numbers.push(value * self.factor)
 
@@ -299,9 +299,9 @@ def _bitmap(flags: bytearray) -> pa.Buffer:
 def decode(
     column: pa.BinaryArray, definition: Any, kind: pa.DataType, is_written_with: Callable[[int], bool]
 ) -> pa.Array:
-    """Return the array of a column of Avro data with Confluent's header. `is_written_with` tells
-    whether the schema with an id is this schema. Raises Unreadable or ArrowInvalid, where the
-    reference raises an error or returns the array."""
+    """Return the array of a column of Avro data with Confluent's header. `is_written_with` returns
+    whether the schema with an id is this schema. Raises Unreadable or ArrowException for data that
+    the reference may read or refuse."""
     root = _node(definition, kind, {})
     _, ends, data = column.buffers()
     offsets = (
@@ -378,8 +378,8 @@ def _simple(avro_kind: str, schema: dict[str, Any], kind: pa.DataType) -> Node:
         case "int", "date":
             return Integer(kind, _DAYS)
         case "long", "timestamp-millis":
-            least, most = _MICROSECONDS
-            return Integer(kind, (-(-least // 1000), most // 1000), factor=1000)
+            minimum, maximum = _MICROSECONDS
+            return Integer(kind, (-(-minimum // 1000), maximum // 1000), factor=1000)
         case "long", "timestamp-micros":
             return Integer(kind, _MICROSECONDS)
         case "int", _:

@@ -25,7 +25,7 @@ def is_level(level: str) -> bool:
 
 
 def levels() -> dict[str, Any]:
-    """Returns the loggers with a level of their own."""
+    """Returns the loggers that have a level."""
     loggers = {"root": level("root")}
     for name in sorted(logging.root.manager.loggerDict):
         if logging.getLogger(name).level:

@@ -139,7 +139,7 @@ class TopicTable:
 
 def _check_compacted(client_settings: Mapping[str, str], topic: str, setting: str, purpose: str) -> None:
     """Raises ConnectError, with Kafka Connect's message, unless the cleanup policy of the topic is
-    compaction alone. A client that may not read the policy goes on, as in Kafka Connect."""
+    compaction alone. A client that may not read the policy continues, as in Kafka Connect."""
     resource = ConfigResource.topic(topic)
     with Admin(admin_settings(client_settings)) as admin:
         try:

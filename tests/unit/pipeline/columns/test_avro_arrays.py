@@ -174,7 +174,7 @@ def test_whatever_is_read_is_what_fastavro_reads(seed: int, changes: list[tuple[
     with pytest.MonkeyPatch.context() as patch:
         registry = SchemaRegistry("http://localhost:1")
         patch.setattr(registry, "schema", lambda schema_id: Schema(json.dumps(ORDER)))
-        patch.setattr(column_registry, "shared_registry", lambda given: registry)
+        patch.setattr(column_registry, "shared_registry", lambda settings: registry)
         data = bytearray(encoded(ORDER, order(random.Random(seed))))
         for position, byte in changes:
             if 5 <= position < len(data):
