@@ -46,6 +46,7 @@ class Source:
     __slots__ = ("data", "end", "pos")
 
     def __init__(self) -> None:
+        self.data: Any = b""
         self.pos = 0
         self.end = 0
 
@@ -55,7 +56,7 @@ class Source:
         while True:
             if self.pos >= self.end or shift > 63:
                 raise Unreadable("a number has no end")
-            byte = self.data[self.pos]
+            byte: int = self.data[self.pos]
             self.pos += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
