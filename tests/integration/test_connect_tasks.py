@@ -17,6 +17,7 @@ from kavka import Admin, ConfigResource, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName
+from kavka.pipeline.connect.connectors import batch_files
 from kavka.pipeline.connect.connectors.files import FileStreamSource
 from kavka.pipeline.connect.flow import Flow
 from kavka.pipeline.connect.json_converter import JsonConverter
@@ -475,6 +476,37 @@ def test_the_types_of_schemas_are_merged_into_the_recorded_type(spark: Any) -> N
     )  # fmt: skip
     result = JsonConverter({"schemas.enable": False, **required}, False).decode(plain["value"], plain)
     assert [row.e is None for row in plain.select(result.error.alias("e")).collect()] == [True, False, False, True]
+
+
+def test_the_files_of_a_repeated_batch_replace_those_of_its_first_attempt(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "batch", tmp_path / "out"
+    listed: list[str] = []
+    files_of = batch_files._files
+
+    def list_files(system: Any, folder: Any) -> list[Any]:
+        listed.append(Path(folder.toUri().getPath()).name)
+        return files_of(system, folder)
+
+    monkeypatch.setattr(batch_files, "_files", list_files)
+
+    def move(name: str, *files: str) -> list[str]:
+        for file in files:
+            (source / file).parent.mkdir(parents=True, exist_ok=True)
+            (source / file).write_text(file)
+        listed.clear()
+        batch_files.move_into(spark, str(source), str(target), name)
+        return sorted(str(file.relative_to(target)) for file in target.rglob("*.json") if file.is_file())
+
+    # Of a version that wrote no list of moved files.
+    target.mkdir()
+    (target / "b-0-7.json").write_text("old")
+    first = move("b-0", "a.json", "day=1/b.json", "_SUCCESS")
+    assert len(first) == 2 and "b-0-7.json" not in first and listed == ["out", "batch"]
+    assert sorted((target / file).read_text() for file in first) == ["a.json", "day=1/b.json"]
+    assert move("b-0", "c.json") == ["b-0-0.json"] and listed == ["batch"]
+    assert move("b-1", "d.json") == ["b-0-0.json", "b-1-0.json"] and listed == ["batch"]
 
 
 def test_connects_own_topics_must_be_compacted_and_configurations_in_one_partition(
