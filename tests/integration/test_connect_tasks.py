@@ -32,6 +32,8 @@ from tests.support.targets import Target
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 
 TIMEOUT_S = 240.0
+finished: list[Task] = []
+"""The tasks that have ended."""
 AVRO = {
     "type": "record",
     "name": "Row",
@@ -120,6 +122,7 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         outcomes: list[Outcome] = []
 
         def on_end(task: Task, outcome: Outcome) -> None:
+            finished.append(task)
             outcomes.append(outcome)
             ended.set()
 
@@ -424,6 +427,9 @@ def test_the_types_of_json_without_schemas_do_not_depend_on_the_micro_batch(
     assert outcome.kind == "done", outcome.trace
     assert recording_sink.types == {"struct<id:bigint,more:struct<x:boolean,y:bigint>,none:bigint>"}
     assert [row.offset for row in recording_sink.rows] == [3, 5]
+    measures = finished[-1].measures
+    assert (measures.records, measures.bytes, measures.failed) == (4, 11 + 38 + 25, 2)
+    assert measures.lag == {TopicPartition(topic, 0): 0} and 0 < measures.last_seconds <= measures.seconds
     assert recording_sink.rows[0].value.asDict(True) == {"id": 3, "more": {"x": None, "y": 1}, "none": 1}
     assert recording_sink.rows[1].value is None
     dead = read_all(target, f"{topic}-dead")

@@ -69,6 +69,11 @@ class DatabaseError(ConnectError):
         self.state = state
 
     @property
+    def is_of_a_value(self) -> bool:
+        """Whether a value does not fit its column."""
+        return self.state.startswith("22")
+
+    @property
     def is_retriable(self) -> bool:
         """Whether the error may be transient."""
         return not self.state.startswith(_PERMANENT_CLASSES)

@@ -16,7 +16,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -256,8 +256,18 @@ class JdbcSink(Sink):
             options = {"reWriteBatchedInserts": "true", "stringtype": "unspecified", **options}
         observation = Observation()
         rows = records.select(*columns).observe(observation, f.count(f.lit(1)).alias("rows"))
-        with database_errors():
-            rows.write.format("jdbc").options(**options).mode("append").save()
+
+        def append(rows: DataFrame) -> None:
+            with database_errors():
+                rows.write.format("jdbc").options(**options).mode("append").save()
+
+        try:
+            append(rows)
+        except DatabaseError as error:
+            if not error.is_of_a_value:
+                raise
+            place = _place_of_rejected(records, lambda part: append(part.select(*columns)))
+            raise error if place is None else DatabaseError(f"{place}: {error}", error.state) from None
         return merge, observation.get["rows"]
 
     def _is_without_effect(self, context: Context, records: DataFrame, name: str) -> bool:
@@ -479,6 +489,41 @@ def _field(name: str, column: Column, kind: DataType, is_key: bool = False) -> F
     if is_nested(kind):
         return Field(name, f.to_json(column), StringType(), is_key)
     return Field(name, column, kind, is_key)
+
+
+def _place_of_rejected(records: DataFrame, append: Callable[[DataFrame], None]) -> str | None:
+    """Returns the place of a record with a value that the database rejects, which the error does
+    not name. Halves of the records are written to the stage, which nobody reads after a failure."""
+    from pyspark.sql import functions as f
+
+    def is_rejected(part: DataFrame) -> bool:
+        try:
+            append(part)
+        except DatabaseError as error:
+            if not error.is_of_a_value:
+                raise
+            return True
+        return False
+
+    records = records.persist()
+    try:
+        offsets = records.groupBy("topic", "partition").agg(
+            f.min("offset").alias("first"), f.max("offset").alias("last")
+        )
+        for topic, partition, first, last in offsets.orderBy("topic", "partition").collect():
+            part = records.where((f.col("topic") == topic) & (f.col("partition") == partition))
+            if not is_rejected(part):
+                continue
+            while first < last:
+                middle = (first + last) // 2
+                if is_rejected(part.where(f.col("offset").between(first, middle))):
+                    last = middle
+                else:
+                    first = middle + 1
+            return f"{topic}-{partition} at offset {first}"
+    finally:
+        records.unpersist()
+    return None
 
 
 def _has_only_tombstones(records: DataFrame) -> bool:
