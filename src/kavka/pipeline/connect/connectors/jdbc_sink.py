@@ -493,7 +493,8 @@ def _field(name: str, column: Column, kind: DataType, is_key: bool = False) -> F
 
 def _place_of_rejected(records: DataFrame, append: Callable[[DataFrame], None]) -> str | None:
     """Returns the place of a record with a value that the database rejects, which the error does
-    not name. Halves of the records are written to the stage, which nobody reads after a failure."""
+    not name. Halves of the records are written to the stage, which is emptied before its next
+    use."""
     from pyspark.sql import functions as f
 
     def is_rejected(part: DataFrame) -> bool:
