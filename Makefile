@@ -35,7 +35,7 @@ help:
 	@echo 'make test-matrix  every combination of versions and settings of which make test runs a sample'
 	@echo 'make check      ruff, mypy, layers, language, generated code'
 	@echo 'make audit      look up known vulnerabilities of the dependencies'
-	@echo 'make compile    compile the hot modules of the clients in place (repeat after each change)'
+	@echo 'make compile    compile the hot modules in place (repeat after each change)'
 	@echo 'make bench      compare with Apache Kafka'
 	@echo 'make demo       a broker, a producer of text and a live word count on Spark (kavka quickstart: all steps)'
 	@echo 'make chaos      inject faults into a cluster under load (ARGS="--faults kill,pause --rounds 20")'
@@ -77,8 +77,8 @@ test: check
 	@$(PY) -m tests.support.postgres || test "$$CI" != true
 	$(PY) -m pytest --numprocesses auto tests/unit
 	$(PY) -m tests.support.retry --numprocesses 2 --dist loadfile -m 'not matrix' tests/integration
-	KAVKA_FORM=compiled $(PY) -m tests.support.retry tests/unit/client tests/integration/test_our_producer.py \
-		tests/integration/test_our_consumer.py
+	KAVKA_FORM=compiled $(PY) -m tests.support.retry tests/unit/client tests/unit/pipeline/columns \
+		tests/integration/test_our_producer.py tests/integration/test_our_consumer.py
 	@! test -s $(KAVKA_RETRIED_TESTS) || { echo 'PASSED ALONE, to be fixed:'; cat $(KAVKA_RETRIED_TESTS); }
 
 test-fast: $(DEV)
