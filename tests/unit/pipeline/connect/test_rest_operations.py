@@ -11,9 +11,10 @@ import pytest
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.connect import loggers, rest
+from kavka.pipeline.connect.distributed import Assignments, DistributedHerder
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.metrics import INPUT, Measures
-from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, Status
+from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, Status, StatusStore
 from kavka.pipeline.connect.tasks import Task
 from tests.support.connect_app import ApiClient, idle_herder
 
@@ -49,6 +50,19 @@ def test_a_worker_is_healthy_while_its_herder_responds(herder: Herder, monkeypat
         )  # fmt: skip
     finally:
         herder.close()
+
+
+def test_a_worker_of_a_group_is_starting_until_it_has_joined() -> None:
+    configs, statuses = ConfigStore(MemoryTable()), StatusStore(MemoryTable())
+    settings = {"rebalance.timeout.ms": 1, "session.timeout.ms": 10_000}
+    herder = DistributedHerder(idle_herder().worker, configs, statuses, settings, "http://w:1")
+    assert not herder.is_ready and "not a member" in str(herder.health(0.0))
+    herder.set_assignments(Assignments("w:1", 1))
+    assert herder.is_ready and "does not respond" in str(herder.health(0.01))
+    herder.set_assignments(Assignments())
+    assert herder.is_ready and "not a member" in str(herder.health(0.0))
+    herder.set_cluster_level(NAME, "DEBUG")
+    assert logging.getLogger(NAME).level == logging.NOTSET
 
 
 def test_a_level_is_set_on_the_worker_or_on_all_workers(herder: Herder) -> None:
