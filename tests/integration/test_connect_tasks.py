@@ -484,6 +484,28 @@ def test_the_types_of_schemas_are_merged_into_the_recorded_type(spark: Any) -> N
     assert [row.e is None for row in plain.select(result.error.alias("e")).collect()] == [True, False, False, True]
 
 
+def test_only_records_with_times_and_numbers_out_of_range_fail_in_transformations(spark: Any) -> None:
+    raw = spark.sql(
+        "SELECT CAST(NULL AS BINARY) AS key, encode(concat('{\"at\":', at, '}'), 'UTF-8') AS value, 't' AS topic, "
+        "0 AS partition, offset, CAST(NULL AS TIMESTAMP) AS timestamp, "
+        "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers "
+        "FROM VALUES (1700000000, 0L), (1L, 1L), (9223372036854775807L, 2L) AS t(at, offset)"
+    )
+    worker = {"key.converter": "StringConverter", "value.converter": "JsonConverter",
+              "value.converter.schemas.enable": "false", "value.converter.schema": "at BIGINT"}  # fmt: skip
+    originals = {
+        "transforms": "time,number", "transforms.time.type": "TimestampConverter$Value",
+        "transforms.time.field": "at", "transforms.time.target.type": "Timestamp",
+        "transforms.time.unix.precision": "seconds", "transforms.number.type": "Cast$Value",
+        "transforms.number.spec": "at:int32",
+    }  # fmt: skip
+    flow = Flow.of("c", originals, {"errors.tolerance": "all"}, worker, keep_raw=False)
+    rows = flow.decode(raw, None).frame.select("offset", "value", "_error").orderBy("offset").collect()
+    assert [row.offset for row in rows if row._error is not None] == [0, 2]
+    assert "out of range" in rows[0]._error.message and "Could not parse timestamp" in rows[2]._error.message
+    assert rows[1].value.at == 1000
+
+
 def test_the_files_of_a_repeated_batch_replace_those_of_its_first_attempt(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,9 @@ crashes."""
 MAX_COLUMNS = 10_000
 """The limit on all columns together, including nested ones."""
 
+MAX_TIME_MS = (2**63 - 1) // 1000
+"""Spark stores times as 64-bit microseconds."""
+
 LOGICAL = "org.apache.kafka.connect.data."
 """The prefix of the names of Connect's logical types."""
 

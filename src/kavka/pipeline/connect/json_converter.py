@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from kavka.common.config import ConfigType, Importance, OneOf
 from kavka.pipeline.columns.errors import ColumnError
-from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName, check_width, merge_types
+from kavka.pipeline.columns.types import MAX_DEPTH, MAX_TIME_MS, SchemaName, check_width, merge_types
 from kavka.pipeline.connect import decimal_columns, schemas
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.decimal_columns import once
@@ -44,8 +44,6 @@ from kavka.pipeline.connect.options import Option
 
 _CORRUPT = "_corrupt_record"
 _MAX_SCHEMAS = 1000
-# Spark stores times as 64-bit microseconds.
-_MAX_TIME_MS = (2**63 - 1) // 1000
 _NO_JSON = "Converting byte[] to Kafka Connect data failed due to serialization error: "
 _NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
@@ -248,7 +246,7 @@ class JsonConverter(Converter):
                 )
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
-                return F.timestamp_millis(F.when(column.between(-_MAX_TIME_MS, _MAX_TIME_MS), column)).cast(kind)
+                return F.timestamp_millis(F.when(column.between(-MAX_TIME_MS, MAX_TIME_MS), column)).cast(kind)
             case DateType():
                 return F.date_from_unix_date(column)
             case DecimalType():

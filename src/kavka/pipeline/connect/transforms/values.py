@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from kavka.common.config import ConfigType, Importance, NotEmpty, OneOf
-from kavka.pipeline.columns.types import SchemaName
+from kavka.pipeline.columns.types import MAX_TIME_MS, SchemaName
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import Records
 from kavka.pipeline.connect.transforms.base import Transform, at_path, field_of, path_of, replaced
@@ -107,9 +107,9 @@ def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column |
     if isinstance(kind, _TIMES):
         if target == "string":
             return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSX"), None
-        return F.unix_millis(column.cast("timestamp")).cast(_TYPES[target]), None
+        return _checked(F.unix_millis(column.cast("timestamp")), target)
     if isinstance(kind, DateType) and target != "string":
-        return F.unix_date(column).cast(_TYPES[target]), None
+        return _checked(F.unix_date(column), target)
     if target == "string":
         return (F.base64(column) if isinstance(kind, BinaryType) else column.cast("string")), None
     if target == "boolean" and isinstance(kind, StringType):
@@ -123,6 +123,11 @@ def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column |
     if target in _INTEGERS and isinstance(kind, StringType):
         # Spark would cast 1.5 to 1.
         cast = F.when(column.rlike(r"^\s*[+-]?\d+\s*$"), cast)
+    return cast, column.isNotNull() & cast.isNull()
+
+
+def _checked(column: Column, target: str) -> tuple[Column, Column]:
+    cast = column.try_cast(_TYPES[target])
     return cast, column.isNotNull() & cast.isNull()
 
 
@@ -203,7 +208,10 @@ class TimestampConverter(Transform):
                 return column.cast("timestamp")
             case LongType() | NumericType():
                 multiplier, divisor = _TO_MILLIS[self.config["unix.precision"]]
-                return F.timestamp_millis(F.floor(column.cast("bigint") * multiplier / divisor).cast("bigint"))
+                # A number that is too large has no time.
+                number = F.try_multiply(column.try_cast("bigint"), F.lit(multiplier))
+                millis = F.floor(number / divisor).cast("bigint")
+                return F.timestamp_millis(F.when(millis.between(-MAX_TIME_MS, MAX_TIME_MS), millis))
         return None
 
     def _write(self, time: Column) -> Column:
