@@ -228,12 +228,12 @@ def test_text_is_converted_to_the_column_type_and_invalid_rows_are_not_retried(
     assert postgres.query(f"SELECT details->>'a', who FROM {table}") == [("1", str(uuid.UUID(int=5)))]
     with pytest.raises(ConnectError, match="duplicate key"):
         connector.write(context, records(sql, [(2, *row[1:]), row], columns), 1)
-    with pytest.raises(ConnectError, match=r"out-0 at offset 5: .*invalid input syntax"):
+    with pytest.raises(ConnectError, match=r"offset 5 of out-0: .*invalid input syntax"):
         valid = [(number, *row[1:]) for number in range(10, 15)]
         connector.write(context, records(sql, [*valid, (3, "no time", *row[2:]), *valid], columns), 1)
     with pytest.raises(ConnectError, match=r"no columns extra"):
         connector.write(context, records(sql, [(3, "x")], "id int, extra string"), 1)
-    with pytest.raises(ConnectError, match="out-0 at offset 1: a record without a value"):
+    with pytest.raises(ConnectError, match="offset 1 of out-0: it has no value and would delete"):
         connector.write(context, records(sql, [row, (4, None, None, None)], columns), 1)
     assert postgres.query(f"SELECT count(*) FROM {table}") == [("1",)]
 
@@ -369,12 +369,12 @@ def test_upserts_and_deletes_work_with_merge(spark: Any, tmp_path: Path) -> None
     ((*read_rows,),), _ = batches(jdbc_source, source_context, {})
     assert [tuple(row.value) for row in read_rows] == [(1, "c", None)]
     no_key = tombstone.selectExpr("CAST(NULL AS STRUCT<id: INT>) AS key", "value", "topic", "partition", "offset")
-    with pytest.raises(ConnectError, match="out-0 at offset 9: no value for the key column id"):
+    with pytest.raises(ConnectError, match="offset 9 of out-0: it has no value for the key column id"):
         connector.write(context, no_key, 4)
     connector.stop()
     settings |= {"delete.enabled": "false", "table.name.format": "missing"}
     connector, context = context_of(spark, "JdbcSink", settings, tmp_path)
-    with pytest.raises(ConnectError, match="out-0 at offset 9: a record without a value"):
+    with pytest.raises(ConnectError, match="offset 9 of out-0: it has no value and would delete"):
         connector.write(context, tombstone, 0)
     connector.stop()
     connector, context = context_of(spark, "JdbcSink", {**settings, "delete.enabled": "true"}, tmp_path)

@@ -48,7 +48,7 @@ _WRITES, _TABLES, _RETRIES = "Writes", "Tables", "Retries"
 _MODES, _KEYS = ("insert", "upsert", "update"), ("none", "kafka", "record_key", "record_value")
 # SQLSTATE: a batch contains a key twice, which ON CONFLICT rejects.
 _CARDINALITY_VIOLATION = "21000"
-_NO_VALUE = "a record without a value would delete a row, but delete.enabled is false"
+_NO_VALUE = "it has no value and would delete a row, but delete.enabled is false"
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,7 @@ def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
         if not config["delete.enabled"]:
             first = records.select("topic", "partition", "offset").first()
             assert first is not None
-            raise ConnectError(f"{first.topic}-{first.partition} at offset {first.offset}: {_NO_VALUE}")
+            raise ConnectError(f"the record at offset {first.offset} of {first.topic}-{first.partition}: {_NO_VALUE}")
         value = StructType([])
     if not isinstance(value, StructType):
         raise ConnectError(
@@ -446,7 +446,7 @@ def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
     ]
     if not keys and not fields:
         raise ConnectError("there are no columns to write: fields.whitelist has no field of the values")
-    keys = [_failing(key, key.column.isNull(), f"no value for the key column {key.name}") for key in keys]
+    keys = [_failing(key, key.column.isNull(), f"it has no value for the key column {key.name}") for key in keys]
     if fields and not config["delete.enabled"]:
         fields[0] = _failing(fields[0], f.col("value").isNull(), _NO_VALUE)
     return [*keys, *fields]
@@ -521,7 +521,7 @@ def _place_of_rejected(records: DataFrame, append: Callable[[DataFrame], None]) 
                     last = middle
                 else:
                     first = middle + 1
-            return f"{topic}-{partition} at offset {first}"
+            return f"the record at offset {first} of {topic}-{partition}"
     finally:
         records.unpersist()
     return None
@@ -536,5 +536,6 @@ def _failing(field: Field, condition: Column, reason: str) -> Field:
     from pyspark.sql import functions as f
 
     topic, partition, offset = (f.col(name).cast("string") for name in ("topic", "partition", "offset"))
-    message = f.concat(topic, f.lit("-"), partition, f.lit(" at offset "), offset, f.lit(f": {reason}"))
+    place = f.concat(f.lit("the record at offset "), offset, f.lit(" of "), topic, f.lit("-"), partition)
+    message = f.concat(place, f.lit(f": {reason}"))
     return replace(field, column=f.when(condition, f.raise_error(message).cast(field.kind)).otherwise(field.column))
