@@ -98,6 +98,20 @@ def test_a_cross_site_form_changes_nothing(console):
     assert "accepted was created" not in page.text, "the message was shown twice"
 
 
+def test_another_site_can_link_to_pages_but_starts_no_search_or_stream(console):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert console.request("GET", "/c/default/topics", headers=link).status == 200
+    for path in (
+        of_default("/messages?topic=x"), of_default("/overview"), "/c/default/events", "/api/openapi.json",
+        "/c/default/messages/stream?topic=x", "/c/default/messages/download?topic=x",
+        "/c/default/messages/raw?topic=x",
+    ):  # fmt: skip
+        assert console.request("GET", path, headers=link).status == 403, path
+        assert console.get(path, Origin="http://evil.example").status == 403, path
+    assert console.get("/c/default/topics", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="no-cors").status == 403
+    assert console.get(of_default("/overview"), Sec_Fetch_Site="same-origin").status == 200
+
+
 def test_every_response_forbids_foreign_scripts_and_frames(console):
     for path in ("/c/default/overview", "/api/clusters/default/overview", "/nowhere", "/static/console.js"):
         headers = console.get(path).headers
@@ -271,6 +285,14 @@ def receive(peer: socket.socket) -> bytes:
         return b""
 
 
+PROTOCOLS = ("https", "http")
+
+
+def test_forwarded_headers_of_an_unknown_peer_are_ignored(console_with_users):
+    response = console_with_users.get("/login", X_Forwarded_Proto="https", X_Forwarded_For="10.0.0.1")
+    assert "Secure" not in response.headers["Set-Cookie"]
+
+
 def test_login_limits_apply_per_user_address_behind_a_trusted_proxy(tmp_path, broker):
     users = UsersFile(tmp_path / "users")
     users.put("anna", Role.ADMIN, "anna's")
@@ -282,6 +304,8 @@ def test_login_limits_apply_per_user_address_behind_a_trusted_proxy(tmp_path, br
         assert console.get(path, Authorization=basic("anna", "no"), X_Forwarded_For="10.0.0.1").status == 401
         assert console.get(path, Authorization=basic("anna"), X_Forwarded_For="10.0.0.1").status == 429
         assert console.get(path, Authorization=basic("anna"), X_Forwarded_For="10.0.0.2").status == 200
+        secure = {scheme: console.get("/login", X_Forwarded_Proto=scheme).headers["Set-Cookie"] for scheme in PROTOCOLS}
+        assert ["Secure" in secure[scheme] for scheme in PROTOCOLS] == [True, False]
 
 
 def test_an_allowed_host_name_is_served(console_with_users):

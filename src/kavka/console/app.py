@@ -29,7 +29,7 @@ from kavka.console.auth import MAX_NAME_LENGTH, Auth, Role, User, UsersError, Us
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
 from kavka.console.errors import Refused, explain
-from kavka.console.guard import Guard, authenticate, check_token, cookie_name
+from kavka.console.guard import Guard, authenticate, check_origin, check_token, cookie_name
 from kavka.console.jsons import JsonResponse
 from kavka.console.live import EventStream, samples
 from kavka.console.openapi import description
@@ -154,9 +154,11 @@ class Handlers:
 
     # --- authentication
 
-    async def context(self, request: Request) -> Context:
-        """Authenticate a request and return its context. Raises Refused: 401 without a user, 404
-        for an unknown cluster, 429 after too many attempts, 503 if the users file is invalid."""
+    async def context(self, request: Request, may_navigate: bool = False) -> Context:
+        """Authenticate a request and return its context. Raises Refused: 401 without a user, 403 for
+        a request of another origin, 404 for an unknown cluster, 429 after too many attempts, 503 if
+        the users file is invalid."""
+        check_origin(request, may_navigate)
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
@@ -194,7 +196,7 @@ class Handlers:
 
     def _page_handler(self, page: Page) -> Any:
         async def render(request: Request) -> Response:
-            context = await self.context(request)
+            context = await self.context(request, may_navigate=not page.is_data)
             context.require(page.role)
             context.cluster.mark_viewed()
             return self._set_cookie(request, await page.function(self._view(request, context, page)))

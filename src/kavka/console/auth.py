@@ -9,19 +9,35 @@ changes.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import TypeVar
 
 from kavka.console.attempts import Attempts, TooManyAttempts
+from kavka.console.passwords import (
+    MAX_PASSWORD_LENGTH,
+    hash_password,
+    is_outdated,
+    password_matches,
+    unknown_user_hash,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_SESSION_IDLE_S = 8 * 3600.0
 MAX_SESSION_S = 24 * 3600.0
@@ -31,8 +47,7 @@ MAX_USER_SESSIONS = 1000
 MAX_PENDING_CHECKS = 16
 """Pending password checks. One hash runs at a time: scrypt needs memory and a core."""
 
-SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
-MAX_PASSWORD_LENGTH = 1024
+LOCK_TIMEOUT_S = 5.0
 MAX_NAME_LENGTH = 64
 NAME_PATTERN = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME_LENGTH}}}")
 
@@ -74,38 +89,8 @@ class UsersError(ValueError):
     """An invalid users file, user name or password; `str()` is one line with the reason."""
 
 
-# --- passwords
-
-
-def hash_password(password: str) -> str:
-    salt = secrets.token_bytes(16)
-    digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
-    return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${salt.hex()}${digest.hex()}"
-
-
-def password_matches(password: str, stored_hash: str) -> bool:
-    """Whether the password has this hash. False if the hash is malformed."""
-    try:
-        algorithm, n, r, p, salt, digest = stored_hash.split("$")
-        if algorithm != "scrypt":
-            return False
-        computed = _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p))
-        return hmac.compare_digest(computed, bytes.fromhex(digest))
-    except ValueError:
-        return False
-
-
-def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r)
-
-
 def _fingerprint(stored_hash: str) -> str:
     return hashlib.sha256(stored_hash.encode()).hexdigest()
-
-
-# The password of an unknown user is compared with this hash, so that the check takes as long as for
-# an existing user.
-_UNKNOWN_USER_HASH = hash_password(secrets.token_hex(16))
 
 
 # --- the users file
@@ -159,16 +144,47 @@ class UsersFile:
             raise UsersError("the password is empty")
         if len(password) > MAX_PASSWORD_LENGTH:
             raise UsersError(f"a password has at most {MAX_PASSWORD_LENGTH} characters")
-        users = dict(self.users()) if self.path.exists() else {}
-        users[name] = User(name, role), hash_password(password)
-        self._write(users)
+        stored_hash = hash_password(password)
+        with self._locked():
+            users = dict(self.users()) if self.path.exists() else {}
+            users[name] = User(name, role), stored_hash
+            self._write(users)
 
     def remove(self, name: str) -> None:
         """Remove a user. Raises UsersError if there is no such user, and OSError."""
-        users = dict(self.users())
-        if users.pop(name, None) is None:
-            raise UsersError(f"{self.path} has no user '{name}'")
-        self._write(users)
+        with self._locked():
+            users = dict(self.users())
+            if users.pop(name, None) is None:
+                raise UsersError(f"{self.path} has no user '{name}'")
+            self._write(users)
+
+    def replace_hash(self, name: str, stored_hash: str, new_hash: str) -> None:
+        """Replace the hash of a user's password, unless another process has changed the user. Does
+        nothing if another user owns the file, because a replaced file has a new owner. Raises
+        UsersError and OSError."""
+        with self._locked():
+            user, current_hash = self.users().get(name, (None, ""))
+            if user is not None and current_hash == stored_hash and self.path.stat().st_uid == os.geteuid():
+                self._write({**self.users(), name: (user, new_hash)})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the folder of the file, so that processes do not overwrite each other's changes. Raises
+        UsersError if another process holds the lock for LOCK_TIMEOUT_S."""
+        folder = os.open(self.path.absolute().parent, os.O_RDONLY)
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise UsersError(f"another process changes {self.path}") from None
+                    time.sleep(0.05)
+            yield
+        finally:
+            os.close(folder)
 
     def _write(self, users: dict[str, tuple[User, str]]) -> None:
         """Replace the file atomically. Only its owner can read it."""
@@ -213,6 +229,7 @@ class Auth:
         self._checks: dict[bytes, asyncio.Future[User | None]] = {}
         self._hashing_thread = ThreadPoolExecutor(1, "console-password")
         self._pending = 0
+        self._unknown_user_hash = unknown_user_hash()
 
     @property
     def is_required(self) -> bool:
@@ -244,17 +261,36 @@ class Auth:
             raise TooManyAttempts(1.0)
         entry = self.users.users().get(name)
         self._attempts.begin(name, address)
-        stored_hash = entry[1] if entry else _UNKNOWN_USER_HASH
-        if not await self._password_matches(name, password, address, stored_hash) or entry is None:
+        stored_hash = entry[1] if entry else self._unknown_user_hash
+        if not await self._in_thread(name, address, lambda: password_matches(password, stored_hash)) or entry is None:
+            if is_outdated(stored_hash):
+                # Take at least as long as for an unknown user.
+                await self._in_thread(name, address, lambda: password_matches(password, self._unknown_user_hash))
             return None
         self._attempts.record_success(name, address)
+        if is_outdated(stored_hash):
+            new_hash = await self._in_thread(name, address, lambda: self._rehash(name, password, stored_hash))
+            current_entry = self.users.users().get(name)
+            if current_entry is not None and current_entry[1] == new_hash:
+                return current_entry[0]
         return entry[0]
 
-    async def _password_matches(self, name: str, password: str, address: str, stored_hash: str) -> bool:
+    def _rehash(self, name: str, password: str, stored_hash: str) -> str:
+        """Store the password of a user with the current cost. Returns the new hash."""
+        assert self.users is not None
+        new_hash = hash_password(password)
+        try:
+            # A `UsersFile` is not thread-safe.
+            UsersFile(self.users.path).replace_hash(name, stored_hash, new_hash)
+        except (UsersError, OSError) as error:
+            logger.warning("Cannot store the new password hash of %s: %s", name, error)
+        return new_hash
+
+    async def _in_thread(self, name: str, address: str, work: Callable[[], T]) -> T:
+        """Run a part of a password check in the hashing thread."""
         self._pending += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._hashing_thread, password_matches, password, stored_hash)
+            return await asyncio.get_running_loop().run_in_executor(self._hashing_thread, work)
         except asyncio.CancelledError:
             self._attempts.cancel(name, address)
             raise

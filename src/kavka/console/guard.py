@@ -2,10 +2,12 @@
 
 - Host must be an IP address, localhost, the name of the listener, or a name of `--allowed-host`.
   This prevents DNS rebinding.
-- A request other than GET or HEAD must come from the console's pages: Origin and Sec-Fetch-Site, if
-  present, must match, and a request with a session cookie must have a CSRF token. A program without
-  a cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console
-  never approves a preflight.
+- A request must come from the console's pages: Origin and Sec-Fetch-Site, if present, must match.
+  Otherwise a page of another site could make the browser start searches and open event streams. The
+  only exception is navigation by a link to a page.
+- A request other than GET or HEAD with a session cookie must have a CSRF token. A program without a
+  cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console never
+  approves a preflight.
 - The response headers forbid content of other origins, inline scripts and styles, and frames.
 """
 
@@ -77,11 +79,16 @@ def cookie_name(settings: ConsoleSettings) -> str:
     return f"kavka_console_{settings.port}"
 
 
-def check_origin(request: Request) -> None:
-    """Raise Refused (403) if a page of another origin sent the request."""
+def check_origin(request: Request, may_navigate: bool = False) -> None:
+    """Raise Refused (403) if a page of another origin sent the request. `may_navigate` accepts a
+    user who follows a link."""
     headers = request.headers
-    if is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")):
-        raise Refused("the request came from another site: nothing was done", 403)
+    origin = headers.get("origin")
+    is_downgrade = request.url.scheme == "https" and (origin or "").lower().startswith("http://")
+    if is_downgrade or is_foreign(origin, headers.get("sec-fetch-site"), headers.get("host", "")):
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if not (may_navigate and is_navigation and request.method == "GET" and origin is None):
+            raise Refused("the request came from another site: nothing was done", 403)
 
 
 def check_token(request: Request, auth: Auth, received: str, cookie: str) -> None:

@@ -42,6 +42,8 @@ class Page:
     tab: str
     icon: str
     section: str
+    is_data: bool
+    """Whether the response is a stream or a download, which other sites cannot link to."""
 
 
 PAGES: list[Page] = []
@@ -58,6 +60,7 @@ def page(
     tab: str = "",
     icon: str = "list",
     section: str = "Cluster",
+    is_data: bool = False,
 ) -> Callable[[P], P]:
     """Register a page of a cluster. `nav` is its label in a section of the navigation, which is in
     the order of registration, and `icon` its symbol there (a name in vendor/lucide/icons.svg).
@@ -67,7 +70,7 @@ def page(
         raise ValueError(f"unknown section of the navigation: {section}")
 
     def register(function: P) -> P:
-        PAGES.append(Page(path, title, function, nav, role, tab, icon, section))
+        PAGES.append(Page(path, title, function, nav, role, tab, icon, section, is_data))
         return function
 
     return register

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import stat
 import time
 from types import SimpleNamespace
 
 import pytest
+from starlette.requests import Request
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
 from kavka.console.app import Handlers, _local_path
 from kavka.console.attempts import MAX_BURST, MAX_ENTRIES, REFILL_INTERVAL_S, Attempts, TooManyAttempts
-from kavka.console.auth import (
-    MAX_PENDING_CHECKS,
-    Auth,
-    Role,
-    User,
-    UsersError,
-    UsersFile,
-    hash_password,
-    password_matches,
-)
-from kavka.console.guard import Guard, host_name
+from kavka.console import passwords
+from kavka.console.auth import MAX_PENDING_CHECKS, Auth, Role, User, UsersError, UsersFile
+from kavka.console.errors import Refused
+from kavka.console.guard import Guard, check_origin, host_name
+from kavka.console.passwords import hash_password, is_outdated, password_matches
 from kavka.console.server import peer_addresses
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
+
+
+COST = passwords.N, passwords.R, passwords.P
+OLD_HASH = "scrypt$16384$8$1$00000000000000000000000000000000$" + hashlib.scrypt(
+    b"right", salt=bytes(16), n=16384, r=8, p=1
+).hex()
+
+
+@pytest.fixture(autouse=True)
+def cheap_hashes(monkeypatch) -> None:
+    monkeypatch.setattr(passwords, "N", 2**10)
 
 
 @pytest.fixture
@@ -47,6 +54,98 @@ def test_password_hashes_are_salted():
         and not password_matches("right", "scrypt$x")
         and not password_matches("right", "plain")
     )
+
+
+def test_cost_of_new_hashes_is_owasps_first_choice():
+    assert COST == (2**17, 8, 1)
+
+
+def test_old_hash_is_replaced_at_login(users, caplog):
+    async def body() -> None:
+        users.path.write_text(f"anna:admin:{OLD_HASH}\nbert:view:{OLD_HASH}\n")
+        auth = Auth(users)
+        assert await auth.check("anna", "wrong", "h1") is None
+        assert is_outdated(users.users()["anna"][1])
+        user = await auth.check("anna", "right", "h2")
+        stored_hash = users.users()["anna"][1]
+        assert not is_outdated(stored_hash) and password_matches("right", stored_hash)
+        assert user is not None and auth.session_user(auth.begin_session(user)) == User("anna", Role.ADMIN)
+        assert users.users()["bert"][1] == OLD_HASH
+        assert stat.S_IMODE(os.stat(users.path).st_mode) == 0o600
+        assert await auth.check("anna", "right", "h3")
+        assert users.users()["anna"][1] == stored_hash
+
+    asyncio.run(body())
+
+
+def test_hash_that_cannot_be_stored_does_not_prevent_login(users, caplog, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    async def body() -> None:
+        users.path.write_text(f"anna:admin:{OLD_HASH}\n")
+        monkeypatch.setattr(UsersFile, "_write", fail)
+        auth = Auth(users)
+        user = await auth.check("anna", "right", "h")
+        assert user is not None and auth.session_user(auth.begin_session(user)) == User("anna", Role.ADMIN)
+
+    asyncio.run(body())
+    assert "Cannot store the new password hash of anna" in caplog.text
+
+
+def test_new_hash_does_not_replace_a_password_that_was_changed_meanwhile(users):
+    users.path.write_text(f"anna:admin:{OLD_HASH}\n")
+    UsersFile(users.path).put("anna", Role.ADMIN, "other")
+    users.replace_hash("anna", OLD_HASH, hash_password("right"))
+    assert password_matches("other", users.users()["anna"][1])
+    users.replace_hash("nobody", OLD_HASH, OLD_HASH)
+    assert set(users.users()) == {"anna"}
+
+
+def test_change_of_the_users_file_waits_a_limited_time_for_its_lock(users, monkeypatch):
+    monkeypatch.setattr(auth_module, "LOCK_TIMEOUT_S", 0.1)
+    with users._locked(), pytest.raises(UsersError, match="another process changes"):
+        UsersFile(users.path).put("bert", Role.VIEW, "x")
+
+
+def request_with(scheme: str = "http", method: str = "GET", **headers: str) -> Request:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in {"host": "console", **headers}.items()]
+    return Request({
+        "type": "http", "method": method, "scheme": scheme, "server": ("console", 80), "path": "/", "query_string": b"",
+        "headers": raw,
+    })  # fmt: skip
+
+
+NAVIGATION = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("request_values", "expected"),
+    [
+        ({}, "data"),
+        ({"sec_fetch_site": "same-origin", "origin": "http://console"}, "data"),
+        ({"sec_fetch_site": "none"}, "data"),
+        ({"scheme": "https", "origin": "https://console"}, "data"),
+        ({"origin": "https://console"}, "data"),
+        (NAVIGATION, "page"),
+        ({**NAVIGATION, "sec_fetch_dest": "iframe"}, "nothing"),
+        ({**NAVIGATION, "method": "POST"}, "nothing"),
+        ({**NAVIGATION, "origin": "http://evil"}, "nothing"),
+        ({"sec_fetch_site": "same-site", "sec_fetch_mode": "cors"}, "nothing"),
+        ({"origin": "null"}, "nothing"),
+        ({"scheme": "https", "origin": "http://console"}, "nothing"),
+    ],
+)
+def test_only_links_to_pages_are_accepted_from_other_origins(request_values, expected):
+    accepted = "nothing"
+    for may_navigate in (True, False):
+        try:
+            check_origin(request_with(**request_values), may_navigate)
+        except Refused as error:
+            assert error.status == 403
+        else:
+            accepted = "page" if may_navigate else "data"
+    assert accepted == expected
 
 
 def test_users_file_is_private_and_reloaded(users):

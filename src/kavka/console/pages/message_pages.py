@@ -67,7 +67,7 @@ async def topic_messages_page(view: View) -> Response:
     return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
 
 
-@page("/messages/stream", "Messages")
+@page("/messages/stream", "Messages", is_data=True)
 async def stream_page(view: View) -> Response:
     search = await _inputs(view).start_search(view.context)
     return EventStream(_events(search), view.context.is_current)
@@ -87,7 +87,7 @@ async def _events(search: Search) -> AsyncIterator[str]:
         yield event("failed", explanation[1])
 
 
-@page("/messages/download", "Messages")
+@page("/messages/download", "Messages", is_data=True)
 async def download_page(view: View) -> Response:
     file_format = view.text("format", "json")
     if file_format not in ("json", "csv"):
@@ -124,7 +124,7 @@ def _attachment(name: str) -> Mapping[str, str]:
     }
 
 
-@page("/messages/raw", "Messages")
+@page("/messages/raw", "Messages", is_data=True)
 async def raw_page(view: View) -> Response:
     """Return the bytes of a key or a value as an attachment, which a browser never renders."""
     topic, partition, offset = view.text("topic"), view.number("partition"), view.number("offset")
