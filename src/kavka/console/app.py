@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -32,13 +34,15 @@ from kavka.console.errors import Refused, explain
 from kavka.console.guard import Guard, authenticate, check_origin, check_token, cookie_name
 from kavka.console.jsons import JsonResponse
 from kavka.console.live import EventStream, samples
+from kavka.console.masks import MaskTable
 from kavka.console.openapi import description
 from kavka.console.pages.topic_moves import load_throttled_topics, remove_ended_throttles
 from kavka.console.registry import OPERATIONS, Done, Operation, audited_arguments
+from kavka.console.rights import Rights, RightsTable, limited
 from kavka.console.sampler import Sampler
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import AuditLine, Store
-from kavka.console.views import HERE, PAGES, Page, View
+from kavka.console.views import HERE, PAGES, Page, View, topic_names
 
 logger = logging.getLogger(__name__)
 audit_log = logging.getLogger("kavka.console.audit")
@@ -47,13 +51,19 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_LOGIN_BODY_BYTES = 64 * 1024
 """The limit for unauthenticated requests; other bodies are read after authentication."""
 MAX_FIELDS = 2000
-ANONYMOUS = User("", Role.VIEW)
+ANONYMOUS = User("", Role.NONE)
+HOME = Page("/", "Home", lambda view: view, "", Role.NONE, "", False, ())  # type: ignore[arg-type, return-value]
+"""A page that every link may open."""
 CACHED_FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
     """Create the application. Raises SettingsError, UsersError or OSError."""
     settings.check()
+    for cluster in settings.clusters:
+        # Report invalid settings before the start.
+        RightsTable(cluster.own)
+        MaskTable(cluster.own)
     users = UsersFile(settings.users) if settings.users is not None else None
     if users is not None and not users.users():
         raise UsersError(f"{settings.users} has no users (kavka console-user --add adds one)")
@@ -127,6 +137,7 @@ class Handlers:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.cookie = cookie_name(console.settings)
+        self.rights = {cluster.name: RightsTable(cluster.own) for cluster in console.settings.clusters}
 
     def routes(self) -> list[Any]:
         return [
@@ -154,17 +165,33 @@ class Handlers:
 
     # --- authentication
 
-    async def context(self, request: Request, may_navigate: bool = False) -> Context:
-        """Authenticate a request and return its context. Raises Refused: 401 without a user, 403 for
-        a request of another origin, 404 for an unknown cluster, 429 after too many attempts, 503 if
-        the users file is invalid."""
-        check_origin(request, may_navigate)
+    async def context(self, request: Request, page: Page | None = None) -> Context:
+        """Authenticate a request and return its context. Raises Refused: 401 without a user, 403
+        for a request of another origin, 404 for an unknown cluster, 429 after too many attempts,
+        503 if the users file is invalid."""
+        check_origin(request, may_navigate=page is not None and not page.is_data)
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
+        return self._context_of(request, user, page)
+
+    def _context_of(self, request: Request, user: User, page: Page | None = None) -> Context:
+        """Return the context of an authenticated user. Raises Refused (404) for an unknown cluster.
+        A cluster without any right of the user is unknown to the user."""
+        address = request.client.host if request.client else ""
+        rights_by_cluster = {name: table.of(user) for name, table in self.rights.items()}
+        visible = {name: rights for name, rights in rights_by_cluster.items() if rights.highest >= Role.VIEW}
+        clusters = tuple(limited(self.console.clusters[name], rights) for name, rights in visible.items())
         cluster_name = request.path_params.get("cluster")
-        cluster = self.console.cluster(cluster_name) if cluster_name is not None else None
-        return Context(self.console, user, request.client.host if request.client else "", cluster)
+        if cluster_name is None:
+            rights = Rights(max((r.highest for r in visible.values()), default=Role.NONE))
+            return Context(self.console, user, address, None, rights, clusters)
+        if cluster_name not in visible:
+            raise Refused(f"there is no cluster '{cluster_name}' here", 404)
+        rights = visible[cluster_name]
+        role = rights.on_topics(topic_names(page, request) if page is not None else None)
+        cluster = limited(self.console.clusters[cluster_name], rights)
+        return Context(self.console, replace(user, role=role), address, cluster, rights, clusters)
 
     def _view(self, request: Request, context: Context, page: Page | None = None) -> View:
         token = request.cookies.get(self.cookie, "")
@@ -182,10 +209,15 @@ class Handlers:
     # --- pages
 
     async def home(self, request: Request) -> Response:
-        return RedirectResponse(f"/c/{next(iter(self.console.clusters))}/overview", 302)
+        context = await self.context(request, HOME)
+        if not context.clusters:
+            raise Refused(f"{context.user.name} has no rights in any cluster", 403)
+        return RedirectResponse(f"/c/{context.clusters[0].name}", 302)
 
     async def cluster_home(self, request: Request) -> Response:
-        return RedirectResponse(f"/c/{self.console.cluster(request.path_params['cluster']).name}/overview", 302)
+        context = await self.context(request, HOME)
+        page = "overview" if context.rights.role >= Role.VIEW else "topics"
+        return RedirectResponse(f"/c/{context.cluster.name}/{page}", 302)
 
     async def health(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -196,8 +228,8 @@ class Handlers:
 
     def _page_handler(self, page: Page) -> Any:
         async def render(request: Request) -> Response:
-            context = await self.context(request, may_navigate=not page.is_data)
-            context.require(page.role)
+            context = await self.context(request, page)
+            context.require(page.role, topic_names(page, request))
             context.cluster.mark_viewed()
             return self._set_cookie(request, await page.function(self._view(request, context, page)))
 
@@ -205,6 +237,7 @@ class Handlers:
 
     async def events(self, request: Request) -> Response:
         context = await self.context(request)
+        context.require(Role.VIEW, ())
         return EventStream(samples(context.cluster), context.is_current)
 
     # --- log in and out
@@ -256,7 +289,6 @@ class Handlers:
         async def serve(request: Request) -> Response:
             context = await self.context(request)
             if operation.method == "GET":
-                context.require(operation.role)
                 inputs: Mapping[str, Any] = _group_values(request.query_params.multi_items())
             else:
                 inputs = await self._body(request)
@@ -277,11 +309,14 @@ class Handlers:
     ) -> Any:
         """Check the role and the inputs, call the operation, and return its result. A POST request
         is written to the audit log with its outcome. `error_response` handles the errors."""
+        # The operation itself checks the role on its topics.
+        topics = None if operation.topics is None else ()
         if operation.method == "GET":
+            context.require(operation.role, topics)
             return await operation.function(context, **operation.arguments(path, inputs))
         outcome, audited = "failed", {name: value for name, value in path.items() if name != "cluster"}
         try:
-            context.require(operation.role)
+            context.require(operation.role, topics)
             arguments = operation.arguments(path, inputs)
             audited = audited_arguments(operation, arguments)
             result = await operation.function(context, **arguments)
@@ -356,9 +391,12 @@ class Handlers:
             return JsonResponse({"error": line, "field": field}, status)
         if status == 401:
             return RedirectResponse(f"/login?next={quote(request.url.path, safe='/')}", 303)
-        user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or ANONYMOUS
-        cluster = self.console.clusters.get(request.path_params.get("cluster", ""))
-        view = self._view(request, Context(self.console, user, "", cluster if user is not ANONYMOUS else None))
+        user = self.console.auth.session_user(request.cookies.get(self.cookie, ""))
+        context = Context(self.console, ANONYMOUS, "")
+        if user is not None:
+            with contextlib.suppress(Refused):
+                context = self._context_of(request, user)
+        view = self._view(request, context)
         back = _local_path(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
         return self._set_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
 

@@ -55,6 +55,7 @@ NAME_PATTERN = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME_LENGTH}}}")
 class Role(IntEnum):
     """The rights of a user. Each role includes the rights of the roles before it."""
 
+    NONE = 0
     VIEW = 1
     OPERATE = 2
     ADMIN = 3
@@ -73,12 +74,14 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user. `credential` is the fingerprint of the password hash, "" without
-    login."""
+    """An authenticated user. `credential` is the fingerprint of the password hash, or identifies
+    the session of a user of the identity provider. It is "" without login. `groups` are those of
+    the identity provider."""
 
     name: str
     role: Role
     credential: str = field(default="", compare=False, repr=False)
+    groups: tuple[str, ...] = ()
 
 
 # The user of a console that listens on localhost and has no users file.
@@ -169,8 +172,8 @@ class UsersFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the folder of the file, so that processes do not overwrite each other's changes. Raises
-        UsersError if another process holds the lock for LOCK_TIMEOUT_S."""
+        """Lock the folder of the file, so that processes do not overwrite each other's changes.
+        Raises UsersError if another process holds the lock for LOCK_TIMEOUT_S."""
         folder = os.open(self.path.absolute().parent, os.O_RDONLY)
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         try:

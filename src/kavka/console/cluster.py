@@ -13,6 +13,7 @@ from kavka.client.admin.aio import Admin
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.console.errors import Refused, reason
+from kavka.console.masks import MaskTable
 from kavka.console.probe import take_groups, take_sample
 from kavka.console.settings import ClusterSettings
 from kavka.console.state import Group, Sample, Topic
@@ -72,6 +73,7 @@ class ClusterHandle:
         self.settings = settings
         self.name = settings.name
         self.store = store
+        self.masks = MaskTable(settings.own)
         self.admin = Admin({**CLIENT_DEFAULTS, **settings.client})
         self.sample: Sample | None = None
         self.error = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kavka.client.admin.aio import Admin
@@ -12,6 +13,7 @@ from kavka.console.alerts import Alerts
 from kavka.console.auth import Auth, Role, User
 from kavka.console.cluster import ClusterHandle
 from kavka.console.errors import Refused
+from kavka.console.rights import NO_RIGHTS, Rights
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import Store
 
@@ -52,12 +54,15 @@ class Console:
 @dataclass(frozen=True, slots=True)
 class Context:
     """A request: its user, the client's address and the cluster. `selected_cluster` is None for
-    requests that do not belong to a cluster."""
+    requests that do not belong to a cluster. The role of `user` is the role on the topics of the
+    request. `clusters` are the clusters that the user may view."""
 
     console: Console
     user: User
     address: str
     selected_cluster: ClusterHandle | None = None
+    rights: Rights = NO_RIGHTS
+    clusters: tuple[ClusterHandle, ...] = ()
 
     @property
     def cluster(self) -> ClusterHandle:
@@ -74,10 +79,12 @@ class Context:
         user's login."""
         return self.console.auth.is_current(self.user)
 
-    def require(self, role: Role) -> None:
-        """Raise Refused (403) unless the user has this role."""
-        if self.user.role < role:
-            raise Refused(f"this requires the role {role.word}, and {self.user.name} has {self.user.role.word}", 403)
+    def require(self, role: Role, topics: Iterable[str] | None = None) -> None:
+        """Raise Refused (403) unless the user has this role on all of the topics, or in the whole
+        cluster if `topics` is None."""
+        actual_role = self.rights.on_topics(topics)
+        if actual_role < role:
+            raise Refused(f"this requires the role {role.word}, and {self.user.name} has {actual_role.word}", 403)
 
 
 def fingerprint(*parts: object) -> str:

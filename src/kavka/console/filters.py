@@ -13,6 +13,7 @@ from kavka.common.errors import KafkaError
 from kavka.console.decoders import INTERNAL, NULL, Decoded, Decoder, decode_hex, decode_internal, make_decoder
 from kavka.console.expressions import BadExpression, compile_expression
 from kavka.console.limits import Budget, TooLarge
+from kavka.console.masks import MASKED, NO_MASKS, Masks
 
 # The text of these decoders is the bytes as UTF-8, so a search for a text needs no decoding.
 PLAIN_DECODERS = frozenset({"auto", "text", "json"})
@@ -42,8 +43,11 @@ class Filter:
         value_decoder: str = "auto",
         key_schema: str = "",
         value_schema: str = "",
+        masks: Masks = NO_MASKS,
     ) -> None:
         self.topic = topic
+        self.masks = masks
+        self.value_is_self_describing = not value_schema.strip() and value_decoder in ("auto", "json", "avro")
         self.is_internal = topic in INTERNAL and "auto" in (key_decoder, value_decoder)
         self.key_is_auto = key_decoder == "auto"
         self.value_is_auto = value_decoder == "auto"
@@ -51,7 +55,8 @@ class Filter:
         self.decode_value: Decoder = make_decoder(value_decoder, value_schema)
         self._record_tests: list[Callable[[ConsumerRecord], bool]] = []
         self._message_tests: list[Callable[[Message], bool]] = []
-        is_plain_key = key_decoder in PLAIN_DECODERS and not self.is_internal
+        # The bytes of a masked message must not be searched.
+        is_plain_key = key_decoder in PLAIN_DECODERS and not self.is_internal and not masks
         if key:
             if is_plain_key:
                 key_bytes = key.encode("utf-8", "surrogatepass")
@@ -66,7 +71,10 @@ class Filter:
                     lambda m: text in m.key.text or text in m.value.text or _is_in_headers(text, m)
                 )
         if header:
-            self._record_tests.append(_header_test(header))
+            if masks.headers:
+                self._message_tests.append(_masked_header_test(header))
+            else:
+                self._record_tests.append(_header_test(header))
         if path:
             self._message_tests.append(compile_expression(_value_path(path)))
         if expression:
@@ -128,13 +136,15 @@ class Message:
     @property
     def key(self) -> Decoded:
         if self._key is None:
-            self._key = self._decoded(0, self.record.key, self._filter.key_is_auto, self._filter.decode_key)
+            decoded = self._decoded(0, self.record.key, self._filter.key_is_auto, self._filter.decode_key)
+            self._key = self._filter.masks.mask_key(decoded)
         return self._key
 
     @property
     def value(self) -> Decoded:
         if self._value is None:
-            self._value = self._decoded(1, self.record.value, self._filter.value_is_auto, self._filter.decode_value)
+            decoded = self._decoded(1, self.record.value, self._filter.value_is_auto, self._filter.decode_value)
+            self._value = self._filter.masks.mask_value(decoded, self._filter.value_is_self_describing)
         return self._value
 
     def _decoded(self, index: int, data: bytes | None, is_auto: bool, decoder: Decoder) -> Decoded:
@@ -152,16 +162,31 @@ class Message:
                 headers = self.record.headers
             except KafkaError as error:
                 raw = bytes(self.record._headers)
+                if self._filter.masks.headers:
+                    raw = b""
                 self._headers = [Header("", decode_hex(raw, f"the headers are malformed: {error.message}"), raw)]
                 return self._headers
-            self._headers = [
-                Header(displayed_name(name), NULL if data is None else decode_header(data, self.budget), data)
-                for name, data in headers[:MAX_HEADERS]
-            ]
+            self._headers = [self._header(name, data) for name, data in headers[:MAX_HEADERS]]
             if len(headers) > MAX_HEADERS:
                 problem = f"{len(headers) - MAX_HEADERS} more headers are not shown"
                 self._headers.append(Header("…", decode_hex(b"", problem), b""))
         return self._headers
+
+    def _header(self, name: str, data: bytes | None) -> Header:
+        decoded = NULL if data is None else decode_header(data, self.budget)
+        masked = self._filter.masks.mask_header(name, decoded)
+        return Header(displayed_name(name), masked, b"" if masked is MASKED else data)
+
+    @property
+    def key_data(self) -> bytes | None:
+        """The bytes of the key, None if it is null, b"" if it is masked."""
+        return b"" if self.key is MASKED else self.record.key
+
+    @property
+    def value_data(self) -> bytes | None:
+        """The bytes of the value, None if it is null, b"" if a part of it is masked."""
+        is_masked = self.record.value is not None and self._filter.masks.of_value
+        return b"" if is_masked else self.record.value
 
     @property
     def size(self) -> int:
@@ -216,6 +241,16 @@ def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:
     value_part = part.encode("utf-8", "surrogatepass")
     return lambda record: any(
         header == name and value is not None and value_part in value for header, value in record.headers
+    )
+
+
+def _masked_header_test(text: str) -> Callable[[Message], bool]:
+    name, equals, part = (piece.strip() for piece in text.partition("="))
+    if not name:
+        raise BadExpression("expected the name of a header, or name=value")
+    return lambda message: any(
+        header.name == name and (not equals or (header.value is not NULL and part in header.value.text))
+        for header in message.headers
     )
 
 

@@ -5,9 +5,9 @@
 - A request must come from the console's pages: Origin and Sec-Fetch-Site, if present, must match.
   Otherwise a page of another site could make the browser start searches and open event streams. The
   only exception is navigation by a link to a page.
-- A request other than GET or HEAD with a session cookie must have a CSRF token. A program without a
-  cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console never
-  approves a preflight.
+- A request other than GET or HEAD with a session cookie must have a CSRF token. A program without
+  a cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console
+  never approves a preflight.
 - The response headers forbid content of other origins, inline scripts and styles, and frames.
 """
 

@@ -6,15 +6,21 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 from kavka.common.broker_config import BROKER_CONFIGS, base_name
 from kavka.console.auth import Role
 from kavka.console.errors import Refused
 
+if TYPE_CHECKING:
+    from kavka.console.context import Context
+
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+Topics = tuple[str, ...] | None
 
 CLUSTER = "/clusters/{cluster}"
 
@@ -90,6 +96,10 @@ class Operation:
     function: Callable[..., Awaitable[Any]]
     parameters: tuple[Parameter, ...]
     result: Any
+    topics: tuple[str, ...] | None
+    """The parameters that are topics on which the user needs the role. None: the user needs the
+    role in the whole cluster. (): any right in the cluster is enough, and `context.cluster` has
+    only the topics that the user may view."""
 
     @property
     def is_of_cluster(self) -> bool:
@@ -129,30 +139,48 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
-def query(path: str, summary: str, *, role: Role = Role.VIEW, everywhere: bool = False) -> Callable[[F], F]:
+def query(
+    path: str, summary: str, *, role: Role = Role.VIEW, everywhere: bool = False, topics: Topics = None
+) -> Callable[[F], F]:
     """Register a read-only function, served by GET. With `everywhere` it does not belong to a
-    cluster."""
-    return _operation("GET", path if everywhere else CLUSTER + path, summary, role)
+    cluster. `topics`: see `Operation`."""
+    return _operation("GET", path if everywhere else CLUSTER + path, summary, role, () if everywhere else topics)
 
 
-def action(path: str, summary: str, *, role: Role = Role.OPERATE) -> Callable[[F], F]:
+def action(path: str, summary: str, *, role: Role = Role.OPERATE, topics: Topics = None) -> Callable[[F], F]:
     """Register a function that changes something, served by POST and written to the audit log."""
-    return _operation("POST", CLUSTER + path, summary, role)
+    return _operation("POST", CLUSTER + path, summary, role, topics)
 
 
-def _operation(method: str, path: str, summary: str, role: Role) -> Callable[[F], F]:
+def _operation(method: str, path: str, summary: str, role: Role, topics: Topics) -> Callable[[F], F]:
+    """Return a decorator. The registered function checks the rights of the user at every call, by a
+    page or by the API."""
 
     def register(function: F) -> F:
         name = function.__name__
         if name in OPERATIONS:
             raise ValueError(f"there are two operations with the name {name}")
         hints = get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
         parameters = tuple(
             _parameter(p, hints[p.name], "path" if f"{{{p.name}}}" in path else "query" if method == "GET" else "body")
-            for p in list(inspect.signature(function).parameters.values())[1:]
+            for p in list(signature.parameters.values())[1:]
         )
-        OPERATIONS[name] = Operation(name, method, path, summary, role, function, parameters, hints.get("return"))
-        return function
+        if not {p.name for p in parameters} >= set(topics or ()):
+            raise ValueError(f"{name} has no parameters {topics}")
+
+        @wraps(function)
+        async def checked(context: Context, *values: Any, **named_values: Any) -> Any:
+            arguments = signature.bind(context, *values, **named_values).arguments
+            names = None if topics is None else [str(arguments.get(topic, "")).strip() for topic in topics]
+            if names and not all(names):
+                raise Refused(f"{topics[names.index('')]} is missing", field=topics[names.index("")])
+            context.require(role, names)
+            return await function(context, *values, **named_values)
+
+        result = hints.get("return")
+        OPERATIONS[name] = Operation(name, method, path, summary, role, checked, parameters, result, topics)
+        return cast(F, checked)
 
     return register
 

@@ -97,8 +97,8 @@ def row_of(message: Message, limit: int = MAX_ROW_TEXT) -> MessageRow:
         time_text(record.timestamp),
         {0: "CreateTime", 1: "LogAppendTime"}.get(record.timestamp_type, ""),
         record.leader_epoch,
-        part(message.key, record.key, limit),
-        part(message.value, record.value, limit),
+        part(message.key, message.key_data, limit),
+        part(message.value, message.value_data, limit),
         header_rows(message.headers, limit),
     )
     message.drop_decoded()
@@ -189,8 +189,8 @@ def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "time": time_text(record.timestamp),
-        **_fields("key", message.key, record.key, as_text),
-        **_fields("value", message.value, record.value, as_text),
+        **_fields("key", message.key, message.key_data, as_text),
+        **_fields("value", message.value, message.value_data, as_text),
         "headers": [
             {"name": header.name, **_fields("value", header.value, header.data, as_text)} for header in message.headers
         ],

@@ -44,6 +44,7 @@ class Page:
     section: str
     is_data: bool
     """Whether the response is a stream or a download, which other sites cannot link to."""
+    topics: tuple[str, ...] | None
 
 
 PAGES: list[Page] = []
@@ -61,16 +62,18 @@ def page(
     icon: str = "list",
     section: str = "Cluster",
     is_data: bool = False,
+    topics: tuple[str, ...] | None = None,
 ) -> Callable[[P], P]:
     """Register a page of a cluster. `nav` is its label in a section of the navigation, which is in
     the order of registration, and `icon` its symbol there (a name in vendor/lucide/icons.svg).
-    `tab` is its label in the tabs of all pages whose paths start with the same two segments
-    (`/topics/{topic}`)."""
+    `tab` is its label in the tabs of all pages of the same subject (`/topics/{topic}` or
+    `/security`). `topics` names the parameters (path or query) that are topics on which the user
+    needs the role: without it the user needs the role in the whole cluster."""
     if section not in SECTIONS:
         raise ValueError(f"unknown section of the navigation: {section}")
 
     def register(function: P) -> P:
-        PAGES.append(Page(path, title, function, nav, role, tab, icon, section, is_data))
+        PAGES.append(Page(path, title, function, nav, role, tab, icon, section, is_data, topics))
         return function
 
     return register
@@ -118,9 +121,9 @@ class View:
             "roles": Role,
             "console": context.console,
             "cluster": cluster,
-            "clusters": list(context.console.clusters.values()),
+            "clusters": list(context.clusters),
             "sample": cluster.sample if cluster else None,
-            "navigation": navigation(context.user.role),
+            "navigation": self._navigation(),
             "active": self._active(),
             "csrf": self.csrf,
             "login": context.console.auth.is_required,
@@ -136,13 +139,24 @@ class View:
         """Return the tabs as (label, URL, whether it is this page)."""
         if self.page is None or not self.page.tab:
             return []
-        prefix = self.page.path.split("/")[:3]
+        subject = _subject(self.page.path)
         values = {name: quote(str(value), safe="") for name, value in self.request.path_params.items()}
         return [
             (page.tab, f"/c/{{cluster}}{page.path}".format_map(values), page is self.page)
             for page in PAGES
-            if page.tab and page.path.split("/")[:3] == prefix and self.context.user.role >= page.role
+            if page.tab and _subject(page.path) == subject and self._may_open(page)
         ]
+
+    def _may_open(self, page: Page) -> bool:
+        return self.context.rights.on_topics(topic_names(page, self.request)) >= page.role
+
+    def _navigation(self) -> dict[str, list[Page]]:
+        """Return the pages that the user may open, by section."""
+        sections: dict[str, list[Page]] = {name: [] for name in SECTIONS}
+        for entry in PAGES:
+            if entry.nav and self.context.rights.on_topics(None if entry.topics is None else ()) >= entry.role:
+                sections[entry.section].append(entry)
+        return {name: entries for name, entries in sections.items() if entries}
 
     def _active(self) -> Page | None:
         """Return the page of the navigation that this page belongs to."""
@@ -153,13 +167,18 @@ class View:
         return max(entries, key=lambda p: len(p.path), default=None)
 
 
-def navigation(role: Role) -> dict[str, list[Page]]:
-    """Return the pages that a role may open, by section."""
-    sections: dict[str, list[Page]] = {name: [] for name in SECTIONS}
-    for entry in PAGES:
-        if entry.nav and role >= entry.role:
-            sections[entry.section].append(entry)
-    return {name: entries for name, entries in sections.items() if entries}
+def _subject(path: str) -> list[str]:
+    """Return the segments of the path that identify the subject of a page: a name and perhaps a
+    parameter."""
+    segments = path.split("/")[1:3]
+    return segments if segments[-1].startswith("{") else segments[:1]
+
+
+def topic_names(page: Page, request: Request) -> list[str] | None:
+    """Return the topics of a request for the page, None if it concerns the whole cluster."""
+    if page.topics is None:
+        return None
+    return [str(request.path_params.get(name, request.query_params.get(name, ""))) for name in page.topics]
 
 
 class Pager:

@@ -184,7 +184,7 @@ class MeterKey(NamedTuple):
 Level = tuple[tuple[str | None, str | None, None], str | None, str | None]
 
 
-def _levels(user: str, client_id: str) -> tuple[Level, ...]:
+def levels_of(user: str, client_id: str) -> tuple[Level, ...]:
     """Return the entities of a client's quotas, highest precedence first."""
     return (
         ((user, client_id, None), user, client_id),
@@ -239,7 +239,7 @@ class ClientQuotas:
         """Return the meters of a client, or None if it has no bound."""
         levels = [
             (bounds, measured_user, measured_client)
-            for entity, measured_user, measured_client in _levels(user, client_id)
+            for entity, measured_user, measured_client in levels_of(user, client_id)
             if (bounds := self._bounds.get(entity)) is not None
         ]
         if not levels:

@@ -11,8 +11,9 @@ from kavka.console.pages import transactions
 from kavka.console.pages import pipelines
 from kavka.console.pages import alerts, audit
 from kavka.console.pages import search
+from kavka.console.pages import security, principals
 
 __all__ = [
-    "alerts", "audit", "brokers", "groups", "message_pages", "messages", "overview", "pipelines", "search",
-    "topic", "topic_moves", "topic_settings", "topics", "transactions",
+    "alerts", "audit", "brokers", "groups", "message_pages", "messages", "overview", "pipelines",
+    "principals", "search", "security", "topic", "topic_moves", "topic_settings", "topics", "transactions",
 ]  # fmt: skip

@@ -128,7 +128,7 @@ class ResetPlan:
 # --- queries
 
 
-@query("/groups", "List all groups with their lag")
+@query("/groups", "List all groups with their lag", topics=())
 async def list_groups(
     context: Context,
     search: Annotated[str, "Part of a name"] = "",
@@ -423,7 +423,7 @@ SORT_KEYS: dict[str, Callable[[GroupRow], Any]] = {
 }
 
 
-@page("/groups", "Groups", nav="Groups", icon="users", section="Data")
+@page("/groups", "Groups", nav="Groups", icon="users", section="Data", topics=())
 async def groups_page(view: View) -> Response:
     sample = await view.context.cluster.state(groups=True)
     rows = group_rows(sample, view.text("search"), view.text("state"))

@@ -34,7 +34,7 @@ def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> M
     return MessageQuery(**values, limit=view.number("limit", rows, 1, max_rows), committed=view.flag("committed"))
 
 
-@page("/messages", "Messages", nav="Messages", icon="mail", section="Data")
+@page("/messages", "Messages", nav="Messages", icon="mail", section="Data", topics=("topic",))
 async def messages_page(view: View) -> Response:
     inputs = _inputs(view)
     error = ""
@@ -60,14 +60,14 @@ async def messages_page(view: View) -> Response:
     )
 
 
-@page("/topics/{topic}/messages", "Messages", tab="Messages")
+@page("/topics/{topic}/messages", "Messages", tab="Messages", topics=("topic",))
 async def topic_messages_page(view: View) -> Response:
     """Redirect the tab `Messages` of a topic to the search."""
     topic = quote(view.path("topic"), safe="")
     return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
 
 
-@page("/messages/stream", "Messages", is_data=True)
+@page("/messages/stream", "Messages", is_data=True, topics=("topic",))
 async def stream_page(view: View) -> Response:
     search = await _inputs(view).start_search(view.context)
     return EventStream(_events(search), view.context.is_current)
@@ -87,7 +87,7 @@ async def _events(search: Search) -> AsyncIterator[str]:
         yield event("failed", explanation[1])
 
 
-@page("/messages/download", "Messages", is_data=True)
+@page("/messages/download", "Messages", is_data=True, topics=("topic",))
 async def download_page(view: View) -> Response:
     file_format = view.text("format", "json")
     if file_format not in ("json", "csv"):
@@ -124,11 +124,14 @@ def _attachment(name: str) -> Mapping[str, str]:
     }
 
 
-@page("/messages/raw", "Messages", is_data=True)
+@page("/messages/raw", "Messages", is_data=True, topics=("topic",))
 async def raw_page(view: View) -> Response:
     """Return the bytes of a key or a value as an attachment, which a browser never renders."""
     topic, partition, offset = view.text("topic"), view.number("partition"), view.number("offset")
     part = "key" if view.text("part") == "key" else "value"
+    masks = view.context.cluster.masks.of(topic)
+    if masks.key if part == "key" else masks.of_value:
+        raise Refused(f"the {part} is masked", 403)
     record = await read_record(view.context, topic, partition, offset)
     data = record.key if part == "key" else record.value
     if data is None:
@@ -140,7 +143,7 @@ async def raw_page(view: View) -> Response:
     )
 
 
-@page("/messages/one", "Message")
+@page("/messages/one", "Message", topics=("topic",))
 async def message_page(view: View) -> Response:
     inputs = _inputs(view)
     partition, offset = view.number("partition"), view.number("offset")

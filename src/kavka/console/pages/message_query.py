@@ -80,6 +80,7 @@ class MessageQuery:
             value_decoder=self.value_format,
             key_schema=self.key_schema,
             value_schema=self.value_schema,
+            masks=context.cluster.masks.of(self.topic),
         )
         partitions = _parse_partitions(self.partition)
         query = Query(self.topic, message_filter, self.start, at, partitions, self.limit, self.cursor, self.committed)

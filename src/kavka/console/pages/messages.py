@@ -41,7 +41,7 @@ class Found:
     notices: list[str] = field(default_factory=list)
 
 
-@query("/messages", "Search the messages of a topic")
+@query("/messages", "Search the messages of a topic", topics=("topic",))
 async def find_messages(
     context: Context,
     topic: str,
@@ -92,7 +92,7 @@ async def count_searches(context: Context) -> dict[str, int]:
     return {"running": running_searches.count, "most": MAX_RUNNING_SEARCHES}
 
 
-@query("/messages/one", "Read a message")
+@query("/messages/one", "Read a message", topics=("topic",))
 async def get_message(
     context: Context,
     topic: str,
@@ -125,7 +125,7 @@ async def read_record(context: Context, topic: str, partition: int, offset: int)
     return record
 
 
-@action("/messages/produce", "Produce a message")
+@action("/messages/produce", "Produce a message", topics=("topic",))
 async def produce_message(
     context: Context,
     topic: str,
@@ -153,7 +153,9 @@ async def produce_message(
     return Done(f"produced to {topic}, partition {sent.partition}, offset {sent.offset}")
 
 
-@action("/messages/copy", "Produce a copy of a message with the same key, value and headers")
+@action(
+    "/messages/copy", "Produce a copy of a message with the same key, value and headers", topics=("topic", "to_topic")
+)
 async def copy_message(
     context: Context,
     topic: str,
@@ -163,6 +165,8 @@ async def copy_message(
     to_partition: Annotated[int | None, "Default: selected by the key", Bounds(0)] = None,
 ) -> Done:
     await _check_topic(context, to_topic, to_partition, "to_topic", "to_partition")
+    if context.cluster.masks.of(topic) and to_topic != topic:
+        raise Refused(f"parts of the messages of {topic} are masked: they cannot be copied", 403, "to_topic")
     record = await read_record(context, topic, partition, offset)
     sent = await writing.copy(client_settings(context), record, to_topic, to_partition)
     context.cluster.mark_stale()

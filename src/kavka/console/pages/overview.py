@@ -80,9 +80,7 @@ class ClusterListing:
 
 @query("/clusters", "List the clusters of this console", everywhere=True)
 async def list_clusters(context: Context) -> list[ClusterListing]:
-    return [
-        ClusterListing(name, handle.settings.servers, handle.error) for name, handle in context.console.clusters.items()
-    ]
+    return [ClusterListing(cluster.name, cluster.settings.servers, cluster.error) for cluster in context.clusters]
 
 
 @query("/overview", "Summarize the cluster")

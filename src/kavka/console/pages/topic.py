@@ -50,7 +50,11 @@ def seen_of(topic: Topic) -> str:
     return fingerprint(topic.name, topic.id, len(topic.partitions))
 
 
-@query("/topics/{topic}", "Describe a topic: leaders, replicas, ISR, offsets and sizes of partitions; consumer groups")
+@query(
+    "/topics/{topic}",
+    "Describe a topic: leaders, replicas, ISR, offsets and sizes of partitions; consumer groups",
+    topics=("topic",),
+)
 async def describe_topic(context: Context, topic: str) -> TopicDetail:
     cluster = context.cluster
     current = await cluster.topic(topic, groups=True)
@@ -84,7 +88,7 @@ async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
     return topic
 
 
-@action("/topics/{topic}/delete", "Delete a topic with all its messages", role=Role.ADMIN)
+@action("/topics/{topic}/delete", "Delete a topic with all its messages", role=Role.ADMIN, topics=("topic",))
 async def delete_topic(
     context: Context,
     topic: str,
@@ -98,7 +102,7 @@ async def delete_topic(
     return Done(f"{topic} was deleted", f"/c/{context.cluster.name}/topics")
 
 
-@action("/topics/{topic}/empty", "Delete all messages of a topic", role=Role.ADMIN)
+@action("/topics/{topic}/empty", "Delete all messages of a topic", role=Role.ADMIN, topics=("topic",))
 async def empty_topic(
     context: Context,
     topic: str,
@@ -116,7 +120,7 @@ async def empty_topic(
     return Done(f"{topic} is empty", topic_path(context, topic))
 
 
-@action("/topics/{topic}/partitions", "Add partitions to a topic")
+@action("/topics/{topic}/partitions", "Add partitions to a topic", topics=("topic",))
 async def add_partitions(
     context: Context,
     topic: str,
@@ -135,7 +139,7 @@ async def add_partitions(
     return Done(f"{topic} has {total} partitions", topic_path(context, topic))
 
 
-@action("/topics/{topic}/elect", "Elect the preferred replicas as leaders")
+@action("/topics/{topic}/elect", "Elect the preferred replicas as leaders", topics=("topic",))
 async def elect_preferred(
     context: Context, topic: str, partition: Annotated[int | None, "Only this partition", Bounds(0)] = None
 ) -> Done:
@@ -163,7 +167,7 @@ async def elect_preferred(
     return Done(f"{len(elected)} {verb} elected", topic_path(context, topic))
 
 
-@page("/topics/{topic}", "Topic", tab="Partitions")
+@page("/topics/{topic}", "Topic", tab="Partitions", topics=("topic",))
 async def topic_page(view: View) -> Response:
     name = view.path("topic")
     detail = await describe_topic(view.context, name)
@@ -172,7 +176,7 @@ async def topic_page(view: View) -> Response:
     )
 
 
-@page("/topics/{topic}/actions", "Change a topic", tab="Actions", role=Role.OPERATE)
+@page("/topics/{topic}/actions", "Change a topic", tab="Actions", role=Role.OPERATE, topics=("topic",))
 async def topic_actions_page(view: View) -> Response:
     name = view.path("topic")
     topic = await view.context.cluster.topic(name)

@@ -16,7 +16,7 @@ from kavka.console.registry import Done, action, query
 from kavka.console.views import View, page
 
 
-@query("/topics/{topic}/settings", "List the settings of a topic with help and allowed values")
+@query("/topics/{topic}/settings", "List the settings of a topic with help and allowed values", topics=("topic",))
 async def topic_settings(context: Context, topic: str) -> list[Setting]:
     await context.cluster.topic(topic)
     resource = ConfigResource.topic(topic)
@@ -24,7 +24,7 @@ async def topic_settings(context: Context, topic: str) -> list[Setting]:
     return settings(configs[resource].values(), TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
 
-@action("/topics/{topic}/settings", "Change a setting of a topic", role=Role.ADMIN)
+@action("/topics/{topic}/settings", "Change a setting of a topic", role=Role.ADMIN, topics=("topic",))
 async def change_topic_setting(
     context: Context,
     topic: str,
@@ -40,7 +40,7 @@ async def change_topic_setting(
     return Done(message, f"{topic_path(context, topic)}/settings")
 
 
-@page("/topics/{topic}/settings", "Settings", tab="Settings")
+@page("/topics/{topic}/settings", "Settings", tab="Settings", topics=("topic",))
 async def topic_settings_page(view: View) -> Response:
     name = view.path("topic")
     return view.render(

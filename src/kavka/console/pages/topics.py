@@ -73,7 +73,7 @@ SORT_KEYS: dict[str, Callable[[TopicRow], Any]] = {
 }
 
 
-@query("/topics", "List the topics with their size, messages and health")
+@query("/topics", "List the topics with their size, messages and health", topics=())
 async def list_topics(
     context: Context,
     search: Annotated[str, "Part of the name"] = "",
@@ -98,7 +98,7 @@ async def list_topics(
     return sorted(rows, key=sort_key, reverse=sort.startswith("-"))
 
 
-@action("/topics/create", "Create a topic")
+@action("/topics/create", "Create a topic", topics=("name",))
 async def create_topic(
     context: Context,
     name: str,
@@ -118,7 +118,7 @@ def topic_path(context: Context, topic: str) -> str:
     return f"/c/{context.cluster.name}/topics/{quote(topic, safe='')}"
 
 
-@page("/topics", "Topics", nav="Topics", icon="layers", section="Data")
+@page("/topics", "Topics", nav="Topics", icon="layers", section="Data", topics=())
 async def topics_page(view: View) -> Response:
     sort = view.text("sort", "name")
     rows = await list_topics(view.context, view.text("search"), view.flag("internal"), view.text("health"), sort)
