@@ -30,9 +30,13 @@ COMMAND = Command(
         Option("users", "The file with the users (kavka console-user).", "file", completes="file"),
         Option("data", "The folder for history, alert rules and the audit log.", "folder", default="kavka-console",
                completes="directory"),
+        Option("oidc", "The file with the settings of an identity provider (OpenID Connect).", "file",
+               completes="file"),
+        Option("base-path", "The path of the console behind a reverse proxy, for example /kavka.", "path",
+               default=""),
         Option("allowed-host", "A host name that browsers may use, besides localhost.", "name", repeated=True),
-        Option("trusted-proxy", "The address of a reverse proxy whose X-Forwarded-For is trusted.", "address",
-               repeated=True),
+        Option("trusted-proxy", "The address or network of a reverse proxy whose X-Forwarded-For and -Proto are "
+               "trusted.", "address", repeated=True),
         Option("tls-certificate", "Serve HTTPS with this certificate (PEM).", "file", completes="file"),
         Option("tls-key", "The certificate's key (PEM).", "file", completes="file"),
         # For a parent process: the end of standard input means that the parent has ended.
@@ -50,8 +54,8 @@ USER_COMMAND = Command(
                "from standard input.", "name"),
         Option("remove", "Remove a user and end the user's sessions.", "name"),
         Option("list", "List users and roles."),
-        Option("role", "The permissions of the user: read, change data, or everything.", "role", default="view",
-               choices=("view", "operate", "admin")),
+        Option("role", "The permissions of the user: none, read, change data, or everything.", "role",
+               default="view", choices=("none", "view", "operate", "admin")),
     ),
     actions=("add", "remove", "list"),
     examples=("kavka console-user --users console-users --add anna --role admin",),
@@ -99,7 +103,7 @@ def _console(args: Arguments) -> int:
         settings = ConsoleSettings(
             tuple(clusters), args["host"], args["port"], _path(args, "users"), Path(args["data"]),
             tuple(args["allowed-host"]), _path(args, "tls-certificate"), _path(args, "tls-key"),
-            tuple(args["trusted-proxy"]),
+            tuple(args["trusted-proxy"]), _path(args, "oidc"), args["base-path"].rstrip("/"),
         )  # fmt: skip
         log_to_stderr("WARNING")
         return server.run(settings, _announce, args["stop-on-eof"])

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from kavka.security.acls import AclBinding, AclFilter, Operation, PatternFilter, PatternType, Permission, ResourceType
+from kavka.security.acls import (
+    Acl,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternFilter,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from kavka.security.authorizer import AclTable, Authorizer, bit, subjects_of
 
 # Operations that an allowed operation includes.
@@ -57,12 +67,12 @@ class Decision:
 
 
 def table_of(bindings: Iterable[AclBinding]) -> AclTable:
-    by_pattern: dict[object, set[object]] = {}
+    by_pattern: dict[ResourcePattern, set[Acl]] = {}
     for pattern, acl in bindings:
         by_pattern.setdefault(pattern, set()).add(acl)
     table = AclTable()
     for pattern, acls in by_pattern.items():
-        table.replace(pattern, frozenset(acls))  # type: ignore[arg-type]
+        table.replace(pattern, frozenset(acls))
     return table
 
 

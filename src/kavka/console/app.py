@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sqlite3
 import time
@@ -14,7 +13,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -26,15 +24,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kavka.console import pages as _pages  # noqa: F401  (the import registers the pages)
 from kavka.console.alerts import Alerts
-from kavka.console.attempts import TooManyAttempts
-from kavka.console.auth import MAX_NAME_LENGTH, Auth, Role, User, UsersError, UsersFile
+from kavka.console.auth import ANONYMOUS, Auth, Role, User, UsersError, UsersFile
+from kavka.console.bodies import first_value, group_values, local_path, read_body
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
 from kavka.console.errors import Refused, explain
 from kavka.console.guard import Guard, authenticate, check_origin, check_token, cookie_name
 from kavka.console.jsons import JsonResponse
 from kavka.console.live import EventStream, samples
+from kavka.console.logins import Logins
 from kavka.console.masks import MaskTable
+from kavka.console.oidc import IdentityProvider, read_oidc_settings
 from kavka.console.openapi import description
 from kavka.console.pages.topic_moves import load_throttled_topics, remove_ended_throttles
 from kavka.console.registry import OPERATIONS, Done, Operation, audited_arguments
@@ -50,8 +50,7 @@ audit_log = logging.getLogger("kavka.console.audit")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_LOGIN_BODY_BYTES = 64 * 1024
 """The limit for unauthenticated requests; other bodies are read after authentication."""
-MAX_FIELDS = 2000
-ANONYMOUS = User("", Role.NONE)
+MONITORING = ("/health", "/healthz", "/metrics")
 HOME = Page("/", "Home", lambda view: view, "", Role.NONE, "", False, ())  # type: ignore[arg-type, return-value]
 """A page that every link may open."""
 CACHED_FOR_A_YEAR = "public, max-age=31536000, immutable"
@@ -69,7 +68,8 @@ def create_app(settings: ConsoleSettings) -> Starlette:
         raise UsersError(f"{settings.users} has no users (kavka console-user --add adds one)")
     store = Store(settings.data)
     store.open()
-    console = Console(settings, store, Auth(users))
+    provider = IdentityProvider(read_oidc_settings(settings.oidc)) if settings.oidc is not None else None
+    console = Console(settings, store, Auth(users, provider is not None), provider)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -102,12 +102,34 @@ def create_app(settings: ConsoleSettings) -> Starlette:
         routes=handlers.routes(),
         middleware=[
             Middleware(Guard, settings=settings),
+            Middleware(BasePath, base_path=settings.base_path),
             Middleware(BodyLimit),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3),
         ],
         exception_handlers={HTTPException: handlers.error_response},
         lifespan=lifespan,
     )
+
+
+class BasePath:
+    """Middleware for a console below a path, which proxies do not remove. Monitoring requests may
+    omit the path."""
+
+    def __init__(self, app: ASGIApp, base_path: str) -> None:
+        self.app = app
+        self.base_path = base_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if self.base_path and scope["type"] == "http" and path not in MONITORING:
+            if path in ("", "/", self.base_path):
+                await RedirectResponse(self.base_path + "/", 307)(scope, receive, send)
+                return
+            if not path.startswith(self.base_path + "/"):
+                await PlainTextResponse(f"the console is at {self.base_path}/\n", 404)(scope, receive, send)
+                return
+            scope = {**scope, "root_path": self.base_path}
+        await self.app(scope, receive, send)
 
 
 class BodyLimit:
@@ -118,7 +140,8 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
-        limit = MAX_LOGIN_BODY_BYTES if scope.get("path") in ("/login", "/logout") else MAX_BODY_BYTES
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        limit = MAX_LOGIN_BODY_BYTES if path in ("/login", "/logout") else MAX_BODY_BYTES
 
         async def receive_limited() -> Any:
             nonlocal received
@@ -136,16 +159,20 @@ class Handlers:
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.base = console.settings.base_path
         self.cookie = cookie_name(console.settings)
+        self.logins = Logins(self)
         self.rights = {cluster.name: RightsTable(cluster.own) for cluster in console.settings.clusters}
 
     def routes(self) -> list[Any]:
         return [
             self._route("/", self.home),
             self._route("/healthz", self.health),
-            self._route("/login", self.login_page),
-            self._route("/login", self.log_in, "POST"),
-            self._route("/logout", self.log_out, "POST"),
+            self._route("/login", self.logins.page),
+            self._route("/login", self.logins.log_in, "POST"),
+            self._route("/login/provider", self.logins.begin_with_provider),
+            self._route("/login/callback", self.logins.finish_with_provider),
+            self._route("/logout", self.logins.log_out, "POST"),
             self._route("/api/openapi.json", self.openapi),
             *(self._route("/api" + o.path, self._operation_handler(o), o.method) for o in OPERATIONS.values()),
             self._route("/c/{cluster}", self.cluster_home),
@@ -193,17 +220,18 @@ class Handlers:
         cluster = limited(self.console.clusters[cluster_name], rights)
         return Context(self.console, replace(user, role=role), address, cluster, rights, clusters)
 
-    def _view(self, request: Request, context: Context, page: Page | None = None) -> View:
+    def view(self, request: Request, context: Context, page: Page | None = None) -> View:
         token = request.cookies.get(self.cookie, "")
         if not token:
             token = request.scope["new_token"] = self.console.auth.new_token()
         return View(request, context, page, self.console.auth.new_csrf_token(token))
 
-    def _set_cookie(self, request: Request, response: Response, token: str = "") -> Response:
+    def set_cookie(self, request: Request, response: Response, token: str = "") -> Response:
         token = token or request.scope.get("new_token", "")
         if token:
             secure = request.url.scheme == "https"
-            response.set_cookie(self.cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
+            path = self.base + "/"
+            response.set_cookie(self.cookie, token, httponly=True, samesite="strict", secure=secure, path=path)
         return response
 
     # --- pages
@@ -212,12 +240,15 @@ class Handlers:
         context = await self.context(request, HOME)
         if not context.clusters:
             raise Refused(f"{context.user.name} has no rights in any cluster", 403)
-        return RedirectResponse(f"/c/{context.clusters[0].name}", 302)
+        return self.redirect(f"/c/{context.clusters[0].name}", 302)
 
     async def cluster_home(self, request: Request) -> Response:
         context = await self.context(request, HOME)
         page = "overview" if context.rights.role >= Role.VIEW else "topics"
-        return RedirectResponse(f"/c/{context.cluster.name}/{page}", 302)
+        return self.redirect(f"/c/{context.cluster.name}/{page}", 302)
+
+    def redirect(self, path: str, status: int = 303) -> RedirectResponse:
+        return RedirectResponse(self.base + path, status)
 
     async def health(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -231,7 +262,7 @@ class Handlers:
             context = await self.context(request, page)
             context.require(page.role, topic_names(page, request))
             context.cluster.mark_viewed()
-            return self._set_cookie(request, await page.function(self._view(request, context, page)))
+            return self.set_cookie(request, await page.function(self.view(request, context, page)))
 
         return render
 
@@ -240,62 +271,21 @@ class Handlers:
         context.require(Role.VIEW, ())
         return EventStream(samples(context.cluster), context.is_current)
 
-    # --- log in and out
-
-    async def login_page(self, request: Request) -> Response:
-        if not self.console.auth.is_required:
-            return RedirectResponse("/", 302)
-        return self._login_form(request, "", 200)
-
-    def _login_form(self, request: Request, error: str, status: int, name: str = "") -> Response:
-        view = self._view(request, Context(self.console, ANONYMOUS, ""))
-        next_page = _local_path(request.query_params.get("next", "/"))
-        return self._set_cookie(
-            request, view.render("login.html", status=status, error=error, name=name, next_page=next_page)
-        )
-
-    async def log_in(self, request: Request) -> Response:
-        form = await self._form(request)
-        # Truncate a name that is too long for the audit log. One character above the limit keeps
-        # it invalid.
-        name, password = _first_value(form, "name")[: MAX_NAME_LENGTH + 1], _first_value(form, "password")
-        address = request.client.host if request.client else ""
-        try:
-            check_token(request, self.console.auth, _first_value(form, "csrf"), self.cookie)
-            user = await self.console.auth.check(name, password, address)
-        except Refused as error:
-            return self._login_form(request, str(error), error.status, name)
-        except TooManyAttempts as error:
-            return self._login_form(request, str(error), 429, name)
-        except UsersError as error:
-            return self._login_form(request, str(error), 503, name)
-        await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
-        if user is None:
-            return self._login_form(request, "wrong name or password", 401, name)
-        response = RedirectResponse(_local_path(_first_value(form, "next") or "/"), 303)
-        return self._set_cookie(request, response, self.console.auth.begin_session(user))
-
-    async def log_out(self, request: Request) -> Response:
-        form = await self._form(request)
-        check_token(request, self.console.auth, _first_value(form, "csrf"), self.cookie)
-        self.console.auth.end_session(request.cookies.get(self.cookie, ""))
-        response = RedirectResponse("/login", 303)
-        response.delete_cookie(self.cookie)
-        return response
-
     # --- operations
 
     def _operation_handler(self, operation: Operation) -> Any:
         async def serve(request: Request) -> Response:
             context = await self.context(request)
             if operation.method == "GET":
-                inputs: Mapping[str, Any] = _group_values(request.query_params.multi_items())
+                inputs: Mapping[str, Any] = group_values(request.query_params.multi_items())
             else:
-                inputs = await self._body(request)
-                check_token(request, self.console.auth, _first_value(inputs, "csrf"), self.cookie)
+                inputs = await read_body(request)
+                check_token(request, self.console.auth, first_value(inputs, "csrf"), self.cookie)
             if context.selected_cluster is not None:
                 context.selected_cluster.mark_viewed()
             result = await self.perform(operation, context, request.path_params, inputs)
+            if isinstance(result, Done) and result.location:
+                result = replace(result, location=self.base + result.location)
             if isinstance(result, Response):
                 return result
             if isinstance(result, Done) and _wants_page(request):
@@ -328,9 +318,9 @@ class Handlers:
             raise
         finally:
             cluster = context.selected_cluster.name if context.selected_cluster else ""
-            await self._audit(context.user.name, context.address, cluster, operation.name, audited, outcome)
+            await self.audit(context.user.name, context.address, cluster, operation.name, audited, outcome)
 
-    async def _audit(
+    async def audit(
         self, user: str, address: str, cluster: str, action: str, arguments: dict[str, Any], outcome: str
     ) -> None:
         # At a login the name is arbitrary input: a line break could forge another entry.
@@ -345,33 +335,9 @@ class Handlers:
 
     def _redirect_after(self, request: Request, result: Done) -> Response:
         """Redirect to the next page after a form that the browser sent without the script."""
-        location = _local_path(result.location or urlsplit(request.headers.get("referer", "/")).path)
+        location = local_path(result.location or urlsplit(request.headers.get("referer", "")).path, self.base + "/")
         separator = "&" if "?" in location else "?"
         return RedirectResponse(f"{location}{separator}confirmation={self.console.store_message(result.message)}", 303)
-
-    # --- bodies
-
-    async def _form(self, request: Request) -> dict[str, Any]:
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-            raise Refused("a form or JSON is expected", 415)
-        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
-            fields = []
-            for name, value in form.multi_items():
-                text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
-                fields.append((name, text))
-        return _group_values(fields)
-
-    async def _body(self, request: Request) -> dict[str, Any]:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return await self._form(request)
-        try:
-            body = json.loads(await request.body() or b"{}")
-        except (ValueError, RecursionError):
-            raise Refused("the request body is not JSON") from None
-        if not isinstance(body, dict):
-            raise Refused("a JSON object is expected")
-        return body
 
     # --- errors
 
@@ -390,15 +356,19 @@ class Handlers:
         if not _wants_page(request):
             return JsonResponse({"error": line, "field": field}, status)
         if status == 401:
-            return RedirectResponse(f"/login?next={quote(request.url.path, safe='/')}", 303)
+            return self.redirect(f"/login?next={quote(request.url.path, safe='/')}")
         user = self.console.auth.session_user(request.cookies.get(self.cookie, ""))
         context = Context(self.console, ANONYMOUS, "")
         if user is not None:
             with contextlib.suppress(Refused):
                 context = self._context_of(request, user)
-        view = self._view(request, context)
-        back = _local_path(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
-        return self._set_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
+        view = self.view(request, context)
+        back = (
+            local_path(urlsplit(request.headers.get("referer", "")).path, self.base + "/")
+            if request.method == "POST"
+            else ""
+        )
+        return self.set_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
 
 
 class Static(StaticFiles):
@@ -418,23 +388,3 @@ def _wants_page(request: Request) -> bool:
 
 def _http_message(error: HTTPException) -> str:
     return {404: "there is no such page", 405: "method not allowed"}.get(error.status_code, str(error.detail))
-
-
-def _group_values(pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
-    return values
-
-
-def _first_value(form: Mapping[str, Any], name: str) -> str:
-    value = form.get(name, "")
-    if isinstance(value, list):
-        value = value[0] if value else ""
-    return value if isinstance(value, str) else ""
-
-
-def _local_path(path: str) -> str:
-    """Return the path if it is on this console, otherwise `/`."""
-    is_plain = path.isprintable() and "\\" not in path and " " not in path
-    return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"

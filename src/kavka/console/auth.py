@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +41,10 @@ T = TypeVar("T")
 
 MAX_SESSION_IDLE_S = 8 * 3600.0
 MAX_SESSION_S = 24 * 3600.0
+MAX_PROVIDER_SESSION_S = 8 * 3600.0
+"""Shorter, because the console does not learn that the provider has removed a user or a group."""
+PROVIDER = "provider:"
+"""The start of the `credential` of a provider's user. The token of the session follows."""
 MAX_SESSIONS = 10_000
 MAX_USER_SESSIONS = 1000
 """Sessions of one user. A further login ends the user's oldest session."""
@@ -86,6 +90,7 @@ class User:
 
 # The user of a console that listens on localhost and has no users file.
 LOCAL_USER = User("local", Role.ADMIN)
+ANONYMOUS = User("", Role.NONE)
 
 
 class UsersError(ValueError):
@@ -216,17 +221,22 @@ class Session:
     credential: str
     began_at: float
     used_at: float
+    provider_user: User | None = None
+    """The user of an identity provider. Other users are in the users file."""
 
 
 class Auth:
     """Owns the sessions and authenticates users. Only the event loop may call it. Without a users
-    file the user of every request is `LOCAL_USER`, which is only for a console on localhost."""
+    file and an identity provider the user of every request is `LOCAL_USER`, which is only for a
+    console on localhost."""
 
-    def __init__(self, users: UsersFile | None) -> None:
+    def __init__(self, users: UsersFile | None, has_provider: bool = False) -> None:
         self.users = users
+        self.is_required = users is not None or has_provider
+        """Whether users must log in."""
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
-        self._attempts = Attempts()
+        self.attempts = Attempts()
         self._verified_passwords: dict[bytes, tuple[str, str]] = {}
         """By the MAC of name, password and address: the name and the password hash."""
         self._checks: dict[bytes, asyncio.Future[User | None]] = {}
@@ -234,15 +244,13 @@ class Auth:
         self._pending = 0
         self._unknown_user_hash = unknown_user_hash()
 
-    @property
-    def is_required(self) -> bool:
-        """Whether users must log in."""
-        return self.users is not None
-
     def is_current(self, user: User) -> bool:
-        """Whether the user still exists with the same password. False if the users file is
-        invalid."""
-        return self.users is None or self._user_with(user.name, user.credential) is not None
+        """Whether the user still exists with the same password, or the session of a user of the
+        identity provider has not ended. False if the users file is invalid."""
+        if user.credential.startswith(PROVIDER):
+            session = self._sessions.get(user.credential.removeprefix(PROVIDER))
+            return session is not None and _is_alive(session, time.monotonic())
+        return not self.is_required or self._user_with(user.name, user.credential) is not None
 
     def _user_with(self, name: str, credential: str) -> User | None:
         try:
@@ -258,19 +266,19 @@ class Auth:
         if self.users is None:
             return None
         if not NAME_PATTERN.fullmatch(name) or len(password) > MAX_PASSWORD_LENGTH:
-            self._attempts.begin("", address)
+            self.attempts.begin("", address)
             return None
         if self._pending >= MAX_PENDING_CHECKS:
             raise TooManyAttempts(1.0)
         entry = self.users.users().get(name)
-        self._attempts.begin(name, address)
+        self.attempts.begin(name, address)
         stored_hash = entry[1] if entry else self._unknown_user_hash
         if not await self._in_thread(name, address, lambda: password_matches(password, stored_hash)) or entry is None:
             if is_outdated(stored_hash):
                 # Take at least as long as for an unknown user.
                 await self._in_thread(name, address, lambda: password_matches(password, self._unknown_user_hash))
             return None
-        self._attempts.record_success(name, address)
+        self.attempts.record_success(name, address)
         if is_outdated(stored_hash):
             new_hash = await self._in_thread(name, address, lambda: self._rehash(name, password, stored_hash))
             current_entry = self.users.users().get(name)
@@ -295,7 +303,7 @@ class Auth:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._hashing_thread, work)
         except asyncio.CancelledError:
-            self._attempts.cancel(name, address)
+            self.attempts.cancel(name, address)
             raise
         finally:
             self._pending -= 1
@@ -350,7 +358,8 @@ class Auth:
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
     def begin_session(self, user: User) -> str:
-        """Begin a session. Returns its token."""
+        """Begin a session. Returns its token. A user without a password is a user of the identity
+        provider, who exists only in the session."""
         now = time.monotonic()
         tokens = [token for token, session in self._sessions.items() if session.name == user.name]
         if len(tokens) >= MAX_USER_SESSIONS:
@@ -360,18 +369,21 @@ class Auth:
             while len(self._sessions) >= MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
         token = self.new_token()
-        self._sessions[token] = Session(user.name, user.credential, now, now)
+        provider_user = None if user.credential else replace(user, credential=PROVIDER + token)
+        self._sessions[token] = Session(user.name, user.credential, now, now, provider_user)
         return token
 
     def session_user(self, token: str) -> User | None:
         """Return the user of a session, or None if the session has ended. Extends the session."""
-        if self.users is None:
+        if not self.is_required:
             return LOCAL_USER
         session = self._sessions.get(token)
         if session is None:
             return None
         now = time.monotonic()
-        user = self._user_with(session.name, session.credential) if _is_alive(session, now) else None
+        user = session.provider_user or self._user_with(session.name, session.credential)
+        if not _is_alive(session, now):
+            user = None
         if user is None:
             del self._sessions[token]
             return None
@@ -383,4 +395,5 @@ class Auth:
 
 
 def _is_alive(session: Session, now: float) -> bool:
-    return now - session.used_at < MAX_SESSION_IDLE_S and now - session.began_at < MAX_SESSION_S
+    max_age = MAX_SESSION_S if session.provider_user is None else MAX_PROVIDER_SESSION_S
+    return now - session.used_at < MAX_SESSION_IDLE_S and now - session.began_at < max_age

@@ -13,6 +13,7 @@ from kavka.console.alerts import Alerts
 from kavka.console.auth import Auth, Role, User
 from kavka.console.cluster import ClusterHandle
 from kavka.console.errors import Refused
+from kavka.console.oidc import IdentityProvider
 from kavka.console.rights import NO_RIGHTS, Rights
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import Store
@@ -27,6 +28,7 @@ class Console:
     settings: ConsoleSettings
     store: Store
     auth: Auth
+    provider: IdentityProvider | None = None
     clusters: dict[str, ClusterHandle] = field(default_factory=dict)
     alerts: dict[str, Alerts] = field(default_factory=dict)
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)

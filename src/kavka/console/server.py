@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import signal
@@ -80,9 +81,11 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
 
 
 def peer_addresses(addresses: Iterable[str]) -> list[str]:
-    """Return the addresses as sockets report them: a listener on `::` maps IPv4 to IPv6."""
-    configured = list(addresses)
-    return configured + [f"::ffff:{address}" for address in configured if ":" not in address]
+    """Return the addresses and networks as sockets report them: a listener on `::` maps IPv4 to
+    IPv6."""
+    networks = [ipaddress.ip_network(address) for address in addresses]
+    mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in networks if n.version == 4]
+    return [str(network) for network in networks] + mapped
 
 
 def bind(host: str, port: int) -> socket.socket:

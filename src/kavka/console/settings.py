@@ -13,6 +13,7 @@ DEFAULT_HOST, DEFAULT_PORT = "localhost", 9080
 DEFAULT_DATA = Path("kavka-console")
 DEFAULT_CLUSTER = "default"
 OWN_PREFIX = "console."
+BASE_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -48,7 +49,11 @@ class ConsoleSettings:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses of reverse proxies whose X-Forwarded-For is trusted."""
+    """Addresses and networks of reverse proxies whose X-Forwarded-For and -Proto are trusted."""
+    oidc: Path | None = None
+    """The file with the settings of the identity provider."""
+    base_path: str = ""
+    """The path of the console behind a reverse proxy: `/kavka`, or "" for the root."""
 
     def check(self) -> None:
         """Raise SettingsError if the settings are invalid."""
@@ -60,7 +65,7 @@ class ConsoleSettings:
                 raise SettingsError(f"'{name}' is not a valid cluster name: only letters, digits and . _ - are allowed")
             if names.count(name) > 1:
                 raise SettingsError(f"there are two clusters '{name}'")
-        if not is_loopback(self.host) and self.users is None:
+        if not is_loopback(self.host) and self.users is None and self.oidc is None:
             raise SettingsError(
                 f"to listen on {self.host} the console needs users: --users FILE (kavka console-user --add creates "
                 "it); without users it listens on localhost only"
@@ -69,9 +74,11 @@ class ConsoleSettings:
             raise SettingsError("--tls-certificate and --tls-key must be set together")
         for address in self.trusted_proxies:
             try:
-                ipaddress.ip_address(address)
+                ipaddress.ip_network(address)
             except ValueError:
-                raise SettingsError(f"--trusted-proxy must be an IP address, not '{address}'") from None
+                raise SettingsError(f"--trusted-proxy must be an IP address or a network, not '{address}'") from None
+        if self.base_path and not BASE_PATH.fullmatch(self.base_path):
+            raise SettingsError(f"--base-path must have the form /kavka, not '{self.base_path}'")
 
 
 def is_loopback(host: str) -> bool:

@@ -132,7 +132,7 @@ class View:
             "version": __version__,
             **values,
         }
-        html = environment().get_template(template).render(variables)
+        html = environment(context.console.settings.base_path).get_template(template).render(variables)
         return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
 
     def tabs(self) -> list[tuple[str, str, bool]]:
@@ -141,8 +141,9 @@ class View:
             return []
         subject = _subject(self.page.path)
         values = {name: quote(str(value), safe="") for name, value in self.request.path_params.items()}
+        base = self.context.console.settings.base_path
         return [
-            (page.tab, f"/c/{{cluster}}{page.path}".format_map(values), page is self.page)
+            (page.tab, f"{base}/c/{{cluster}}{page.path}".format_map(values), page is self.page)
             for page in PAGES
             if page.tab and _subject(page.path) == subject and self._may_open(page)
         ]
@@ -205,7 +206,7 @@ def with_query(view: View, **values: Any) -> str:
 
 
 @cache
-def environment() -> Environment:
+def environment(base_path: str = "") -> Environment:
     jinja = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -225,7 +226,8 @@ def environment() -> Environment:
         ago=formats.ago,
     )
     jinja.filters["enc"] = lambda text: quote(str(text), safe="")
-    jinja.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
+    jinja.globals.update(base=base_path, op=_op, url=_url, with_query=with_query, now=time.time)
+    jinja.globals["static"] = lambda path: base_path + static(path)
     return jinja
 
 
@@ -233,13 +235,15 @@ def environment() -> Environment:
 def _op(template: TemplateContext, name: str, **values: str) -> str:
     """The URL of an operation of this cluster: `op("delete_topic", topic=topic.name)`."""
     cluster = template.get("cluster")
-    return path_of(name, **({"cluster": cluster.name} if cluster else {}), **values)
+    return str(template["base"]) + path_of(name, **({"cluster": cluster.name} if cluster else {}), **values)
 
 
 @pass_context
 def _url(template: TemplateContext, *parts: str, **query: Any) -> str:
     """The URL of a page of this cluster: `url("topics", topic.name)`."""
-    path = "/".join(["/c", quote(template["cluster"].name), *(quote(str(part), safe="") for part in parts)])
+    path = "/".join(
+        [f"{template['base']}/c", quote(template["cluster"].name), *(quote(str(part), safe="") for part in parts)]
+    )
     present = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(present)}" if present else path
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 import ssl
@@ -93,12 +94,12 @@ class Gate:
         exempt: Collection[str] = (),
     ) -> None:
         """`create_protocol(on_closed)` creates the protocol of a connection, which must call
-        `on_closed` when the connection ends. `exempt` are the addresses of proxies, which have no
-        limit per address."""
+        `on_closed` when the connection ends. `exempt` are the addresses and networks of proxies,
+        which have no limit per address."""
         self._listener = listener
         self._create_protocol = create_protocol
         self._tls = tls
-        self._exempt = frozenset(map(network_of, exempt))
+        self._exempt = [ipaddress.ip_network(proxy) for proxy in exempt]
         # Dictionaries as ordered sets: the oldest connection is first.
         self._all: dict[Connection, None] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
@@ -153,12 +154,18 @@ class Gate:
 
     def _admit(self, accepted: socket.socket, address: str) -> Connection | None:
         peers = self._by_address.get(address, {})
-        has_room = address in self._exempt or len(peers) < MAX_PER_ADDRESS or self._evict(peers)
+        has_room = len(peers) < MAX_PER_ADDRESS or self._is_exempt(address) or self._evict(peers)
         if not has_room or not (len(self._all) < MAX_CONNECTIONS or self._evict(self._all)):
             return None
         connection = Connection(accepted, address)
         self._all[connection] = self._by_address.setdefault(address, {})[connection] = None
         return connection
+
+    def _is_exempt(self, address: str) -> bool:
+        if not address:
+            return False
+        network = ipaddress.ip_network(address)
+        return any(network.version == proxy.version and network.overlaps(proxy) for proxy in self._exempt)
 
     def _evict(self, connections: dict[Connection, None]) -> bool:
         for connection in connections:

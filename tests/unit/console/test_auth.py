@@ -15,21 +15,22 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
-from kavka.console.app import Handlers, _local_path
-from kavka.console.attempts import MAX_BURST, MAX_ENTRIES, REFILL_INTERVAL_S, Attempts, TooManyAttempts
 from kavka.console import passwords
+from kavka.console.app import Handlers
+from kavka.console.attempts import MAX_BURST, MAX_ENTRIES, REFILL_INTERVAL_S, Attempts, TooManyAttempts
 from kavka.console.auth import MAX_PENDING_CHECKS, Auth, Role, User, UsersError, UsersFile
+from kavka.console.bodies import local_path
 from kavka.console.errors import Refused
 from kavka.console.guard import Guard, check_origin, host_name
 from kavka.console.passwords import hash_password, is_outdated, password_matches
 from kavka.console.server import peer_addresses
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
 
-
 COST = passwords.N, passwords.R, passwords.P
-OLD_HASH = "scrypt$16384$8$1$00000000000000000000000000000000$" + hashlib.scrypt(
-    b"right", salt=bytes(16), n=16384, r=8, p=1
-).hex()
+OLD_HASH = (
+    "scrypt$16384$8$1$00000000000000000000000000000000$"
+    + hashlib.scrypt(b"right", salt=bytes(16), n=16384, r=8, p=1).hex()
+)
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +216,7 @@ async def outcomes(attempts) -> list[object]:
 def test_parallel_wrong_passwords_are_tried_once(users, hashing):
     async def body() -> None:
         for auth in (Auth(users), Auth(users)):
-            auth._attempts = Attempts(lambda: 0.0)
+            auth.attempts = Attempts(lambda: 0.0)
             check = auth.check if not hashing.count else auth.check_basic
             results = await outcomes([check("anna", f"wrong {n}", "10.0.0.1") for n in range(200)])
             assert results.count(None) == 1 and sum(isinstance(r, TooManyAttempts) for r in results) == 199
@@ -227,7 +228,7 @@ def test_parallel_wrong_passwords_are_tried_once(users, hashing):
 def test_attempts_per_address_and_account_are_limited(users, hashing):
     async def body() -> None:
         auth = Auth(users)
-        auth._attempts = Attempts(lambda: 0.0)
+        auth.attempts = Attempts(lambda: 0.0)
         results = await outcomes([auth.check(f"name{n}", "x", "10.0.0.1") for n in range(MAX_PENDING_CHECKS)])
         assert results == [None] * MAX_PENDING_CHECKS
         while hashing.count < MAX_BURST:
@@ -276,7 +277,7 @@ def test_invalid_name_is_neither_hashed_nor_stored(users, hashing):
 
     auth = asyncio.run(body())
     assert hashing.count == 0
-    assert max(len(name) for name, _ in auth._attempts._back_offs) == 0
+    assert max(len(name) for name, _ in auth.attempts._back_offs) == 0
 
 
 def test_tables_of_attempts_are_bounded_and_expire():
@@ -367,8 +368,8 @@ def test_csrf_token_belongs_to_one_session(users):
     ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "evil", "", "/a\nb", "/a b"],
 )
 def test_redirect_targets_are_local(path):
-    assert _local_path(path) == "/"
-    assert _local_path("/c/default/topics?x=1") == "/c/default/topics?x=1"
+    assert local_path(path) == "/"
+    assert local_path("/c/default/topics?x=1") == "/c/default/topics?x=1"
 
 
 def guard_with(**settings: object) -> Guard:
@@ -406,9 +407,9 @@ def test_login_name_cannot_forge_audit_log_lines(caplog):
         async def audit(self, line):
             pass
 
-    handlers = Handlers(SimpleNamespace(settings=ConsoleSettings(()), store=Store()))
+    handlers = Handlers(SimpleNamespace(settings=ConsoleSettings(()), store=Store(), auth=None))
     with caplog.at_level("INFO", "kavka.console.audit"):
-        asyncio.run(handlers._audit("x\nanna", "192.0.2.1", "", "log_in", {}, "wrong name or password"))
+        asyncio.run(handlers.audit("x\nanna", "192.0.2.1", "", "log_in", {}, "wrong name or password"))
     assert [record.getMessage().count("\n") for record in caplog.records] == [0]
 
 

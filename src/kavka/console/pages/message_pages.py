@@ -64,7 +64,8 @@ async def messages_page(view: View) -> Response:
 async def topic_messages_page(view: View) -> Response:
     """Redirect the tab `Messages` of a topic to the search."""
     topic = quote(view.path("topic"), safe="")
-    return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
+    base = view.context.console.settings.base_path
+    return RedirectResponse(f"{base}/c/{view.context.cluster.name}/messages?topic={topic}", 302)
 
 
 @page("/messages/stream", "Messages", is_data=True, topics=("topic",))

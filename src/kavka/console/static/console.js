@@ -191,7 +191,7 @@
     refreshing = true;
     try {
       const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (response.redirected && new URL(response.url).pathname === "/login") { location.href = response.url; return; }
+      if (response.redirected && new URL(response.url).pathname.endsWith("/login")) { location.href = response.url; return; }
       const text = await response.text();
       if (sending) return;
       const page = new DOMParser().parseFromString(text, "text/html");
