@@ -1,17 +1,21 @@
-"""An identity provider for OAUTHBEARER: a token endpoint (client credentials) whose tokens are
-signed, and its JSON Web Key Set in a file."""
+"""An identity provider: a token endpoint whose tokens are signed, and its JSON Web Key Set.
+
+Clients of OAUTHBEARER use client credentials, and the key set in a file. Logins of the console use
+OpenID Connect: discovery, and the authorization code flow with PKCE. The user of a login is
+`login_user`; `login_claims` replace claims of the ID token, and `login_key` its key."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
 import urllib.request
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
@@ -28,6 +32,11 @@ class IdentityProvider:
     def __init__(self, folder: Path, lifetime_s: float = 300.0) -> None:
         self.lifetime_s = lifetime_s
         self.requests = 0
+        self.login_user = "anna@example.com"
+        self.login_claims: dict[str, object] = {}
+        self.login_key: Any = None
+        self.discovery: dict[str, object] = {}
+        self._codes: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
         self._key_file = folder / "keys.json"
         self.rotate_key("k1")
@@ -35,8 +44,12 @@ class IdentityProvider:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def token_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/token"
+        return f"{self.url}/token"
 
     def rotate_key(self, key_id: str) -> None:
         """Replace the key. Tokens of earlier keys are not valid any more."""
@@ -64,12 +77,60 @@ class IdentityProvider:
         with self._lock:
             self.requests += 1
         client_id, _, secret = b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
+        if form.get("grant_type") == ["authorization_code"]:
+            return self._id_token(client_id, secret, {name: values[0] for name, values in form.items()})
         if form.get("grant_type") != ["client_credentials"]:
             return 400, {"error": "unsupported_grant_type"}
         if secret != SECRET:
             return 401, {"error": "invalid_client"}
         token = self.sign(client_id)
         return 200, {"access_token": token, "token_type": "Bearer", "expires_in": int(self.lifetime_s)}
+
+    # --- OpenID Connect
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """Return the documents of discovery, by path."""
+        endpoints = {
+            "issuer": self.url,
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": self.token_url,
+            "jwks_uri": f"{self.url}/keys",
+        }
+        return {
+            "/.well-known/openid-configuration": {**endpoints, **self.discovery},
+            "/keys": json.loads(self._key_file.read_text()),
+        }
+
+    def authorize(self, query: dict[str, str]) -> str:
+        """Log `login_user` in. Returns the URL of the redirect."""
+        assert query["response_type"] == "code" and query["code_challenge_method"] == "S256"
+        code = f"code-{len(self._codes)}"
+        self._codes[code] = query
+        return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state'], 'iss': self.url})}"
+
+    def _id_token(self, client_id: str, secret: str, form: dict[str, str]) -> tuple[int, dict[str, object]]:
+        login = self._codes.pop(form["code"], None)
+        challenge = urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
+        if login is None or challenge != login["code_challenge"] or form["redirect_uri"] != login["redirect_uri"]:
+            return 400, {"error": "invalid_grant"}
+        if secret != SECRET or client_id != login["client_id"]:
+            return 401, {"error": "invalid_client"}
+        claims = {
+            "iss": self.url, "aud": client_id, "nonce": login["nonce"], "preferred_username": self.login_user,
+            **self.login_claims,
+        }  # fmt: skip
+        return 200, {"id_token": self.sign(self.login_user, self.login_key, **claims), "token_type": "Bearer"}
+
+    def console_settings(self, folder: Path, **settings: str) -> Path:
+        """Write the file of `kavka console --oidc`."""
+        (folder / "client-secret").write_text(f"{SECRET}\n")
+        lines = {
+            "issuer": self.url, "client.id": "console", "client.secret.file": "client-secret",
+            "role.admin": "platform, sre", "role.view": "staff", **settings,
+        }  # fmt: skip
+        path = folder / "oidc.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        return path
 
     def fetch_token(self, user: str) -> str:
         """Request a token as an application does whose client has no flow for it."""
@@ -102,6 +163,18 @@ def _handler(provider: IdentityProvider) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            if path == "/authorize":
+                self.send_response(302)
+                self.send_header("Location", provider.authorize(dict(parse_qsl(query))))
+                self.end_headers()
+                return
+            document = provider.documents().get(path)
+            self.send_response(404 if document is None else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
 
         def log_message(self, *args: Any) -> None:
             pass

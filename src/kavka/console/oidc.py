@@ -99,6 +99,8 @@ def read_oidc_settings(path: Path) -> OidcSettings:
         raise SettingsError(f"{path}: issuer must be an https URL, or http on localhost, not '{issuer}'")
     if not settings.client_secret:
         raise SettingsError(f"{path}: {secret_file} is empty")
+    if not client_id:
+        raise SettingsError(f"{path}: client.id is empty")
     if "openid" not in settings.scope.split():
         raise SettingsError(f"{path}: scope must contain openid")
     return settings

@@ -172,10 +172,11 @@ def _operation(method: str, path: str, summary: str, role: Role, topics: Topics)
         @wraps(function)
         async def checked(context: Context, *values: Any, **named_values: Any) -> Any:
             arguments = signature.bind(context, *values, **named_values).arguments
-            names = None if topics is None else [str(arguments.get(topic, "")).strip() for topic in topics]
-            if names and not all(names):
-                raise Refused(f"{topics[names.index('')]} is missing", field=topics[names.index("")])
-            context.require(role, names)
+            named_topics = {topic: str(arguments.get(topic, "")).strip() for topic in topics or ()}
+            for parameter, topic in named_topics.items():
+                if not topic:
+                    raise Refused(f"{parameter} is missing", field=parameter)
+            context.require(role, None if topics is None else named_topics.values())
             return await function(context, *values, **named_values)
 
         result = hints.get("return")

@@ -88,7 +88,7 @@ class MessageQuery:
 
     def _check_filter(self, field: str, **filters: str) -> None:
         try:
-            Filter(self.topic, **filters)
+            Filter(self.topic, **filters)  # type: ignore[arg-type]
         except (BadExpression, BadSchema) as error:
             raise Refused(f"{field}: {error}", field=field) from None
 

@@ -133,7 +133,7 @@ class EffectiveQuota:
 async def list_quotas(context: Context) -> list[QuotaRow]:
     quotas = await context.admin.describe_client_quotas(timeout=TIMEOUT_S)
     ordered = sorted(quotas.items(), key=lambda item: tuple(part or "" for part in item[0]))
-    return [QuotaRow(*(_shown(part) for part in entity), values) for entity, values in ordered]
+    return [QuotaRow(_shown(e.user), _shown(e.client_id), _shown(e.ip), values) for e, values in ordered]
 
 
 def _shown(part: str | None) -> str | None:
