@@ -3,6 +3,9 @@
 A violation of a rule is pending until it has lasted `for_s`. Then the alert is raised: the console
 stores an event, shows a line on every page and sends a message to the rule's webhook. A second
 message reports the end of the alert. Raised alerts survive a restart and are not sent again.
+
+A silenced rule sends no messages. If an alert that was raised meanwhile is still raised at the end
+of the silence, its message is sent then.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ import urllib.request
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kavka.common.metrics import Counter, Family
 from kavka.console.cluster import ActiveAlert, ClusterHandle
-from kavka.console.rules import DEFAULTS, KINDS, Kind, Rule, violations_of
+from kavka.console.rules import DEFAULTS, KINDS, Format, Kind, Rule, violations_of
 
 logger = logging.getLogger(__name__)
 
 WEBHOOK_TIMEOUT_S = 10.0
 WEBHOOK_ATTEMPTS, WEBHOOK_RETRY_DELAY_S = 3, 5.0
 MAX_QUEUED_MESSAGES = 1000
+
+COLUMNS = "kind, subject, threshold, for_s, webhook, enabled, format, silenced_until"
 
 Key = tuple[int, str]
 
@@ -54,8 +60,11 @@ class Alerts:
     Rules and events are in the store. A crash loses unsent messages, and pending violations
     start again."""
 
-    def __init__(self, cluster: ClusterHandle) -> None:
+    def __init__(self, cluster: ClusterHandle, sent: Family[Counter]) -> None:
         self.cluster = cluster
+        self._sent = sent
+        self._unsent: set[Key] = set()
+        """Raised alerts whose message was not sent because the rule is silenced."""
         self.rules: dict[int, Rule] = {}
         self.last_messages: dict[int, LastMessage] = {}
         self._pending: dict[Key, float] = {}
@@ -75,7 +84,7 @@ class Alerts:
                 for rule in DEFAULTS:
                     _insert(db, name, rule)
             rules = db.execute(
-                "SELECT id, kind, subject, threshold, for_s, webhook, enabled FROM rule WHERE cluster = ? ORDER BY id",
+                f"SELECT id, {COLUMNS} FROM rule WHERE cluster = ? ORDER BY id",
                 (name,),
             ).fetchall()
             events = db.execute(
@@ -86,7 +95,7 @@ class Alerts:
         rules, events = await store.run(read)
         kinds = {kind.value for kind in Kind}
         self.rules = {
-            row[0]: Rule(row[0], Kind(row[1]), row[2], row[3], row[4], row[5], bool(row[6]))
+            row[0]: Rule(row[0], Kind(row[1]), row[2], row[3], row[4], row[5], bool(row[6]), Format(row[7]), row[8])
             for row in rules
             if row[1] in kinds
         }
@@ -109,8 +118,7 @@ class Alerts:
             if not rule.id:
                 return _insert(db, name, rule)
             db.execute(
-                "UPDATE rule SET kind = ?, subject = ?, threshold = ?, for_s = ?, webhook = ?, enabled = ? "
-                "WHERE id = ?",
+                f"UPDATE rule SET ({COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?",
                 (*_columns(rule), rule.id),
             )
             return rule.id
@@ -163,6 +171,9 @@ class Alerts:
             if key in violations:
                 if violations[key] != event.text:
                     self._raised[key] = replace(event, text=violations[key])
+                if key in self._unsent and not self.is_silenced(self.rules[key[0]]):
+                    self._unsent.discard(key)
+                    self._enqueue(self.rules[key[0]], "raised", key[1], violations[key], event.began)
             elif key[0] not in unknown_rules:
                 await self._end(key, event, now)
         self._publish()
@@ -177,7 +188,11 @@ class Alerts:
             # Raise the alert anyway: it may be about the disk that is full.
             logger.error("Cannot store an alert (%s): %s", error, text)
         self._raised[key] = Event(event_id or 0, key[0], key[1], text, now, None)
-        self._enqueue(self.rules[key[0]], "raised", key[1], text, now)
+        rule = self.rules[key[0]]
+        if self.is_silenced(rule):
+            self._unsent.add(key)
+        else:
+            self._enqueue(rule, "raised", key[1], text, now)
 
     async def _end(self, key: Key, event: Event, now: float) -> None:
         row = (now, event.text, event.id)
@@ -189,7 +204,9 @@ class Alerts:
             logger.error("Cannot store the end of an alert (%s): %s", error, event.text)
         del self._raised[key]
         rule = self.rules.get(key[0])
-        if rule is not None:
+        if key in self._unsent:
+            self._unsent.discard(key)
+        elif rule is not None and not self.is_silenced(rule):
             self._enqueue(rule, "ended", key[1], event.text, now)
 
     def _publish(self) -> None:
@@ -200,22 +217,17 @@ class Alerts:
             active.append(ActiveAlert(rule_id, subject, event.text, event.began, severe))
         self.cluster.alerts = tuple(sorted(active, key=lambda alert: (not alert.severe, alert.began)))
 
+    @staticmethod
+    def is_silenced(rule: Rule) -> bool:
+        return rule.silenced_until > time.time()
+
     # --- webhooks
 
     def _enqueue(self, rule: Rule, state: str, subject: str, text: str, at: float) -> None:
         if not rule.webhook:
             return
-        message: dict[str, object] = {
-            "cluster": self.cluster.name,
-            "rule": rule.id,
-            "kind": rule.kind.value,
-            "state": state,
-            "subject": subject,
-            "text": text,
-            "at": at,
-        }
         try:
-            self._messages.put_nowait((rule, message))
+            self._messages.put_nowait((rule, message_of(self.cluster.name, rule, state, subject, text, at)))
         except asyncio.QueueFull:
             logger.warning("Cannot send an alert to its webhook, the queue is full: %s", text)
 
@@ -231,8 +243,37 @@ class Alerts:
                     break
             else:
                 logger.warning("Cannot send an alert to the webhook of rule %d: %s", rule.id, outcome)
-            if rule.id in self.rules:
-                self.last_messages[rule.id] = LastMessage(time.time(), outcome)
+            self._record(rule, outcome)
+
+    async def test(self, rule: Rule) -> str:
+        """Send a test message to the webhook of a rule, once. Returns "sent" or the reason for the
+        failure."""
+        message = message_of(self.cluster.name, rule, "test", "test", f"test of the alert rule {rule.id}", time.time())
+        outcome = await asyncio.to_thread(post, rule.webhook, message)
+        self._record(rule, outcome)
+        return outcome
+
+    def _record(self, rule: Rule, outcome: str) -> None:
+        self._sent.labels("sent" if outcome == "sent" else "failed").value += 1
+        if rule.id in self.rules:
+            self.last_messages[rule.id] = LastMessage(time.time(), outcome)
+
+
+def message_of(cluster: str, rule: Rule, state: str, subject: str, text: str, at: float) -> dict[str, object]:
+    """Return the message to a webhook in the format of the rule."""
+    if rule.format is Format.SLACK:
+        # Slack interprets <!channel> and links: the text may contain the name of a group.
+        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return {"text": f"[{cluster}] {state}: {escaped}"}
+    return {
+        "cluster": cluster,
+        "rule": rule.id,
+        "kind": rule.kind.value,
+        "state": state,
+        "subject": subject,
+        "text": text,
+        "at": at,
+    }
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -258,12 +299,15 @@ def post(address: str, message: dict[str, object]) -> str:
 
 
 def _columns(rule: Rule) -> tuple[object, ...]:
-    return rule.kind.value, rule.subject, rule.threshold, rule.for_s, rule.webhook, int(rule.enabled)
+    return (
+        rule.kind.value, rule.subject, rule.threshold, rule.for_s, rule.webhook, int(rule.enabled), rule.format.value,
+        rule.silenced_until,
+    )  # fmt: skip
 
 
 def _insert(db: sqlite3.Connection, cluster: str, rule: Rule) -> int:
     rule_id = db.execute(
-        "INSERT INTO rule (cluster, kind, subject, threshold, for_s, webhook, enabled) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO rule (cluster, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (cluster, *_columns(rule)),
     ).lastrowid
     return rule_id or 0

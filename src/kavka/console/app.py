@@ -22,6 +22,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kavka.common.metrics import CONTENT_TYPE
 from kavka.console import pages as _pages  # noqa: F401  (the import registers the pages)
 from kavka.console.alerts import Alerts
 from kavka.console.auth import ANONYMOUS, Auth, Role, User, UsersError, UsersFile
@@ -75,7 +76,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         for cluster in settings.clusters:
             handle = console.clusters[cluster.name] = ClusterHandle(cluster, store)
-            console.alerts[cluster.name] = Alerts(handle)
+            console.alerts[cluster.name] = Alerts(handle, console.metrics.webhooks)
 
         async def evaluate(handle: ClusterHandle) -> None:
             await console.alerts[handle.name].evaluate()
@@ -167,7 +168,9 @@ class Handlers:
     def routes(self) -> list[Any]:
         return [
             self._route("/", self.home),
+            self._route("/health", self.health),
             self._route("/healthz", self.health),
+            self._route("/metrics", self.metrics),
             self._route("/login", self.logins.page),
             self._route("/login", self.logins.log_in, "POST"),
             self._route("/login/provider", self.logins.begin_with_provider),
@@ -182,11 +185,16 @@ class Handlers:
         ]
 
     def _route(self, path: str, handler: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+        duration = self.console.metrics.requests.labels(method, path)
+
         async def handle(request: Request) -> Response:
+            began = time.monotonic()
             try:
                 return await handler(request)
             except Exception as error:
                 return await self.error_response(request, error)
+            finally:
+                duration.observe(time.monotonic() - began)
 
         return Route(path, handle, methods=[method])
 
@@ -252,6 +260,12 @@ class Handlers:
 
     async def health(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
+
+    async def metrics(self, request: Request) -> Response:
+        context = await self.context(request)
+        if self.console.auth.is_required:
+            context.require(Role.VIEW)
+        return Response(self.console.metrics.registry.render(), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
         await self.context(request)

@@ -54,6 +54,10 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
             self.popitem(last=False)
 
 
+def _wait(failures: int) -> float:
+    return min(MAX_WAIT_S, MIN_WAIT_S * 2.0 ** min(failures, 10))
+
+
 @dataclass(slots=True)
 class BackOff:
     """The attempts of an account from an address since the last success, and the monotonic time
@@ -104,8 +108,14 @@ class Attempts:
             bucket.remaining -= 1
             self._buckets.put(key, bucket)
         failures = 0 if back_off is None or now > back_off.ends_at + BACK_OFF_RESET_S else back_off.failures
-        wait = min(MAX_WAIT_S, MIN_WAIT_S * 2.0 ** min(failures, 10))
-        self._back_offs.put(pair, BackOff(failures + 1, now + wait))
+        self._back_offs.put(pair, BackOff(failures + 1, now + _wait(failures)))
+
+    def record_failure(self, account: str, address: str) -> None:
+        """Start the back-off again: the check of the password may have taken longer."""
+        pair = account, network_of(address)
+        back_off = self._back_offs.get(pair)
+        if back_off is not None:
+            self._back_offs.put(pair, BackOff(back_off.failures, self._clock() + _wait(back_off.failures - 1)))
 
     def record_success(self, account: str, address: str) -> None:
         """Remove the attempt and the earlier failures of the account from this address."""

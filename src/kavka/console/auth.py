@@ -277,6 +277,7 @@ class Auth:
             if is_outdated(stored_hash):
                 # Take at least as long as for an unknown user.
                 await self._in_thread(name, address, lambda: password_matches(password, self._unknown_user_hash))
+            self.attempts.record_failure(name, address)
             return None
         self.attempts.record_success(name, address)
         if is_outdated(stored_hash):
@@ -389,6 +390,10 @@ class Auth:
             return None
         session.used_at = now
         return user
+
+    @property
+    def session_count(self) -> int:
+        return len(self._sessions)
 
     def end_session(self, token: str) -> None:
         self._sessions.pop(token, None)

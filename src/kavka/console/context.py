@@ -13,8 +13,10 @@ from kavka.console.alerts import Alerts
 from kavka.console.auth import Auth, Role, User
 from kavka.console.cluster import ClusterHandle
 from kavka.console.errors import Refused
+from kavka.console.metrics import Metrics
 from kavka.console.oidc import IdentityProvider
 from kavka.console.rights import NO_RIGHTS, Rights
+from kavka.console.searches import running_searches
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import Store
 
@@ -31,7 +33,11 @@ class Console:
     provider: IdentityProvider | None = None
     clusters: dict[str, ClusterHandle] = field(default_factory=dict)
     alerts: dict[str, Alerts] = field(default_factory=dict)
+    metrics: Metrics = field(init=False)
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.clusters, lambda: self.auth.session_count, lambda: running_searches.count)
 
     def store_message(self, message: str) -> str:
         """Store a message for the next page. Returns its token for `take_message`."""

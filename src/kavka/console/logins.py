@@ -65,6 +65,7 @@ class Logins:
             return self._form(request, str(error), 429, name)
         except UsersError as error:
             return self._form(request, str(error), 503, name)
+        self._count("done" if user else "failed")
         await self._handlers.audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
         if user is None:
             return self._form(request, "wrong name or password", 401, name)
@@ -109,9 +110,11 @@ class Logins:
             if self._console.auth.users is not None and name in self._console.auth.users.users():
                 raise LoginFailed(f"{name} is a user with a password", 403)
         except (LoginFailed, UsersError) as error:
+            self._count("failed")
             await self._handlers.audit(name, address, "", "log_in", {"provider": provider.settings.issuer}, str(error))
             return self._form(request, str(error), getattr(error, "status", 503))
         await self._handlers.audit(name, address, "", "log_in", {"provider": provider.settings.issuer}, "done")
+        self._count("done")
         self._console.auth.attempts.record_success(account, address)
         # Browsers send the new cookie, which is SameSite=strict, only with requests of a page of
         # the console, not with the redirects of the provider's page.
@@ -121,6 +124,9 @@ class Logins:
         )
         response.delete_cookie(self._login_cookie, path=f"{self._base}/login")
         return self._handlers.set_cookie(request, response, self._console.auth.begin_session(user))
+
+    def _count(self, outcome: str) -> None:
+        self._console.metrics.logins.labels(outcome).value += 1
 
     def _provider(self) -> IdentityProvider:
         if self._console.provider is None:

@@ -19,6 +19,13 @@ class Kind(Enum):
     UNREACHABLE = "unreachable"
 
 
+class Format(Enum):
+    """The format of the messages to a webhook. Slack's is also that of Mattermost and others."""
+
+    JSON = "json"
+    SLACK = "slack"
+
+
 @dataclass(frozen=True, slots=True)
 class KindDescription:
     """The description and the defaults of a kind of rule."""
@@ -57,6 +64,9 @@ class Rule:
     for_s: float = 0.0
     webhook: str = ""
     enabled: bool = True
+    format: Format = Format.JSON
+    silenced_until: float = 0.0
+    """No messages are sent to the webhook until this time. Alerts are raised as usual."""
 
 
 def violations_of(rule: Rule, sample: Sample | None, error: str) -> dict[str, str] | None:

@@ -217,14 +217,14 @@ async def as_csv(search: Search) -> AsyncIterator[bytes]:
     apostrophe in front. Headers are a JSON list of pairs, because names can repeat. A notice, for
     example about unreadable messages, is a line without partition and offset."""
     yield (",".join(COLUMNS) + "\r\n").encode()
-    async for lines in _write_search(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
+    async for lines in _write_search(search, _csv_line, lambda notice: csv_line("", "", "", "", "", cell(notice), "")):
         yield "".join(lines).encode("utf-8", "replace")
 
 
 def _csv_line(message: Message) -> str:
     record = message.record
     headers = [(header.name, None if header.value.kind == "null" else header.value.text) for header in message.headers]
-    line = _csv(
+    line = csv_line(
         record.partition,
         record.offset,
         record.timestamp,
@@ -237,7 +237,7 @@ def _csv_line(message: Message) -> str:
     return line
 
 
-def _csv(*cells: Any) -> str:
+def csv_line(*cells: Any) -> str:
     line = io.StringIO()
     csv.writer(line).writerow(cells)
     return line.getvalue()

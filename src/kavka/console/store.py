@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ HOUR_S, DAY_S = 3600, 86400
 FULL_RETENTION_S, THINNED_RETENTION_S, THINNED_INTERVAL_S = DAY_S, 14 * DAY_S, 600
 MAX_AUDIT_ENTRIES = 100_000
 MAX_EVENTS = 10_000
+AUDIT_CHUNK = 1000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS history (
@@ -48,6 +49,7 @@ CREATE TABLE IF NOT EXISTS audit (
 CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 PRAGMA user_version = 1;
 """
+ADDED_RULE_COLUMNS = {"format": "TEXT NOT NULL DEFAULT 'json'", "silenced_until": "REAL NOT NULL DEFAULT 0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,16 @@ class Store:
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA cache_size=-2000")
             self._db.executescript(SCHEMA)
+            self._upgrade()
         except sqlite3.DatabaseError as error:
             raise SettingsError(f"{path}: {error}") from None
+
+    def _upgrade(self) -> None:
+        """Add the columns of later versions."""
+        columns = {row[1] for row in self._db.execute("PRAGMA table_info(rule)")}
+        for name, definition in ADDED_RULE_COLUMNS.items():
+            if name not in columns:
+                self._db.execute(f"ALTER TABLE rule ADD COLUMN {name} {definition}")
 
     def close(self) -> None:
         if hasattr(self, "_db"):
@@ -178,15 +188,30 @@ class Store:
             )
         )
 
-    async def audit_lines(self, cluster: str, limit: int) -> list[AuditLine]:
+    async def audit_lines(self, cluster: str, limit: int, offset: int = 0) -> list[AuditLine]:
+        """Return entries of the cluster and logins, newest first."""
+        return [line for _, line in await self._audit_rows(cluster, limit, offset, 2**62)]
+
+    async def all_audit_lines(self, cluster: str) -> AsyncIterator[list[AuditLine]]:
+        """Yield all entries of the cluster and logins in chunks, newest first."""
+        before = 2**62
+        while rows := await self._audit_rows(cluster, AUDIT_CHUNK, 0, before):
+            yield [line for _, line in rows]
+            before = rows[-1][0]
+
+    async def _audit_rows(self, cluster: str, limit: int, offset: int, before: int) -> list[tuple[int, AuditLine]]:
         rows = await self.run(
             lambda db: db.execute(
-                "SELECT at, user, address, cluster, action, arguments, outcome FROM audit WHERE cluster IN (?, '') "
-                "ORDER BY id DESC LIMIT ?",
-                (cluster, limit),
+                "SELECT id, at, user, address, cluster, action, arguments, outcome FROM audit "
+                "WHERE cluster IN (?, '') AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?",
+                (cluster, before, limit, offset),
             ).fetchall()
         )
         return [
-            AuditLine(at, user, address, entry_cluster, action, json.loads(arguments), outcome)
-            for at, user, address, entry_cluster, action, arguments, outcome in rows
+            (entry, AuditLine(at, user, address, entry_cluster, action, json.loads(arguments), outcome))
+            for entry, at, user, address, entry_cluster, action, arguments, outcome in rows
         ]
+
+    async def count_audit_lines(self, cluster: str) -> int:
+        count = "SELECT count(*) FROM audit WHERE cluster IN (?, '')"
+        return int(await self.run(lambda db: db.execute(count, (cluster,)).fetchone()[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -185,7 +185,9 @@ def topic_names(page: Page, request: Request) -> list[str] | None:
 class Pager:
     """A page of rows. `page` counts from 1."""
 
-    def __init__(self, view: View, rows: list[Any], size: int = PAGE_SIZE) -> None:
+    rows: Sequence[Any]
+
+    def __init__(self, view: View, rows: Sequence[Any], size: int = PAGE_SIZE) -> None:
         self.view = view
         self.total = len(rows)
         self.pages = max(1, -(-self.total // size))

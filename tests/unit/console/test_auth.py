@@ -304,6 +304,18 @@ def test_tables_of_attempts_are_bounded_and_expire():
     attempts.begin("other", "h")
 
 
+def test_back_off_begins_after_a_slow_check():
+    now = [0.0]
+    attempts = Attempts(lambda: now[0])
+    attempts.begin("anna", "h")
+    now[0] = 5.0
+    attempts.record_failure("anna", "h")
+    with pytest.raises(TooManyAttempts):
+        attempts.begin("anna", "h")
+    now[0] = 6.0
+    attempts.begin("anna", "h")
+
+
 def test_addresses_of_ipv6_network_count_as_one():
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"

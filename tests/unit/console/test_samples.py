@@ -12,6 +12,7 @@ import pytest
 from kavka.client.admin.types import ConfigEntry, ConfigSource
 from kavka.client.metadata import Node
 from kavka.common.config import ConfigType
+from kavka.common.metrics import Registry
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.common.types import TopicPartition
 from kavka.console import store as store_module
@@ -66,6 +67,9 @@ def store(tmp_path):
 
 def handle(store: Store) -> ClusterHandle:
     return ClusterHandle(ClusterSettings("one", {"bootstrap.servers": "localhost:1"}), store)
+
+
+SENT = Registry().counter("sent", "", ("outcome",))
 
 
 # --- rates
@@ -137,7 +141,7 @@ def test_unreachable_cluster_has_unknown_findings():
 def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
     async def body() -> None:
         cluster = handle(store)
-        alerts = Alerts(cluster)
+        alerts = Alerts(cluster, SENT)
         await alerts.load()
         assert len(alerts.rules) == 5, "a new cluster has default rules"
         for number in list(alerts.rules):
@@ -151,7 +155,7 @@ def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
         cluster.error = "refused"
         await alerts.evaluate()
         assert len(cluster.alerts) == 1, "an alert does not end while the cluster is unreachable"
-        restarted = Alerts(handle(store))
+        restarted = Alerts(handle(store), SENT)
         await restarted.load()
         assert [alert.subject for alert in restarted.cluster.alerts] == ["partitions"]
         assert list(restarted.rules) == [rule.id], "deleted rules are not created again"
@@ -229,7 +233,8 @@ def test_values_are_converted_to_json():
     assert plain(value) == {
         "lag": [{"id": 1, "host": "h", "port": 2, "rack": None}, [3], None, str(ORDERS), "01"],
         "x": {
-            "id": 1, "kind": "disk", "subject": "*", "threshold": 0.0, "for_s": 0.0, "webhook": "", "enabled": True
+            "id": 1, "kind": "disk", "subject": "*", "threshold": 0.0, "for_s": 0.0, "webhook": "", "enabled": True,
+            "format": "json", "silenced_until": 0.0,
         },
     }  # fmt: skip
     with pytest.raises(TypeError, match="cannot be converted to JSON"):

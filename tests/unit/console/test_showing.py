@@ -17,7 +17,7 @@ from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter
 from kavka.console.messages import Event
 from kavka.console.pages import message_pages
-from kavka.console.pages.message_query import running_searches
+from kavka.console.searches import running_searches
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(), offset: int = 5) -> ConsumerRecord:

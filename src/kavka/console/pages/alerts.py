@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -14,10 +15,11 @@ from kavka.console.cluster import ActiveAlert
 from kavka.console.context import Context, check_confirmation, fingerprint
 from kavka.console.errors import Refused
 from kavka.console.registry import Bounds, Done, action, query
-from kavka.console.rules import KINDS, Kind, Rule
+from kavka.console.rules import KINDS, Format, Kind, Rule
 from kavka.console.views import View, page
 
 MAX_RULES = 1000
+MAX_SILENCE_M = 30 * 24 * 60
 DAY_S = 86400
 MAX_SHOWN_EVENTS = 100
 
@@ -37,6 +39,8 @@ class RuleRow:
     webhook: str
     enabled: bool
     raised: int
+    format: str
+    silenced_until: float | None
     told: LastMessage | None
     seen: str
 
@@ -73,6 +77,8 @@ async def alert_rules(context: Context) -> list[RuleRow]:
             rule.webhook if may_see_webhook else urlsplit(rule.webhook).hostname or "",
             rule.enabled,
             sum(alert.rule == rule.id for alert in context.cluster.alerts),
+            rule.format.value,
+            rule.silenced_until if alerts.is_silenced(rule) else None,
             alerts.last_messages.get(rule.id),
             fingerprint(rule),
         )
@@ -88,12 +94,14 @@ async def add_rule(
     subject: Annotated[str, "The group or broker: a name, or a pattern with * and ?", Bounds(0, 255)] = "*",
     for_s: Annotated[float | None, "Seconds that the condition must last. Default: 0", Bounds(0, DAY_S)] = None,
     webhook: Annotated[str, "The http or https URL that receives the alert", Bounds(0, 2000)] = "",
+    format: Annotated[Format, "json, or slack for Slack and compatible services"] = Format.JSON,
 ) -> Done:
     alerts = alerts_of(context)
     if len(alerts.rules) >= MAX_RULES:
         raise Refused(f"there are {MAX_RULES} rules already", 409)
     limit = KINDS[kind].threshold if threshold is None else threshold
-    await alerts.put(Rule(0, kind, subject.strip() or "*", limit, for_s or 0.0, checked_webhook(webhook)))
+    address = checked_webhook(webhook)
+    await alerts.put(Rule(0, kind, subject.strip() or "*", limit, for_s or 0.0, address, format=format))
     return Done("the rule was added", f"/c/{context.cluster.name}/alerts")
 
 
@@ -101,6 +109,30 @@ async def add_rule(
 async def switch_rule(context: Context, rule: int, enabled: bool) -> Done:
     await alerts_of(context).put(replace(_rule(context, rule), enabled=enabled))
     return Done("the rule is enabled" if enabled else "the rule is disabled", f"/c/{context.cluster.name}/alerts")
+
+
+@action("/alerts/rules/{rule}/silence", "Send no messages of an alert rule for some time")
+async def silence_rule(
+    context: Context,
+    rule: int,
+    minutes: Annotated[int, "Minutes from now. 0 ends the silence", Bounds(0, MAX_SILENCE_M)],
+) -> Done:
+    """Alerts are raised and stored as usual."""
+    until = time.time() + minutes * 60 if minutes else 0.0
+    await alerts_of(context).put(replace(_rule(context, rule), silenced_until=until))
+    message = f"the rule is silenced for {minutes} min" if minutes else "the rule is not silenced any more"
+    return Done(message, f"/c/{context.cluster.name}/alerts")
+
+
+@action("/alerts/rules/{rule}/test", "Send a test message to the webhook of an alert rule", role=Role.ADMIN)
+async def send_test_message(context: Context, rule: int) -> Done:
+    current = _rule(context, rule)
+    if not current.webhook:
+        raise Refused("the rule has no webhook")
+    outcome = await alerts_of(context).test(current)
+    if outcome != "sent":
+        raise Refused(f"the webhook did not accept the message: {outcome}", 502)
+    return Done("the test message was sent", f"/c/{context.cluster.name}/alerts")
 
 
 @action("/alerts/rules/{rule}/delete", "Delete an alert rule", role=Role.ADMIN)

@@ -17,8 +17,9 @@ from kavka.console.decoders import DECODERS
 from kavka.console.errors import Refused, explain
 from kavka.console.live import MIN_CHECK_INTERVAL_S, EventStream, event
 from kavka.console.messages import Search, Start
-from kavka.console.pages.message_query import DEFAULT_ROWS, MAX_ROWS, MessageQuery, find_topic, running_searches
+from kavka.console.pages.message_query import DEFAULT_ROWS, MAX_ROWS, MessageQuery, find_topic
 from kavka.console.pages.messages import read_message, read_record
+from kavka.console.searches import running_searches
 from kavka.console.views import View, page
 
 MAX_DOWNLOAD_MESSAGES, DEFAULT_DOWNLOAD_MESSAGES = 1_000_000, 10_000

@@ -19,8 +19,6 @@ from kavka.console.state import Topic
 
 MAX_ROWS = 1000
 DEFAULT_ROWS = 50
-MAX_RUNNING_SEARCHES = 8
-"""The maximum number of searches that run in this console at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +135,3 @@ async def find_topic(context: Context, name: str) -> Topic | None:
         context.cluster.mark_stale()
         topic = (await context.cluster.state()).topics.get(name)
     return topic
-
-
-class RunningSearches:
-    """Counts the running searches of this console. A search runs inside `async with`, which raises
-    Refused (429) above MAX_RUNNING_SEARCHES."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def __aenter__(self) -> None:
-        if self.count >= MAX_RUNNING_SEARCHES:
-            raise Refused(f"this console already runs {MAX_RUNNING_SEARCHES} searches: stop one or wait", 429)
-        self.count += 1
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.count -= 1
-
-
-running_searches = RunningSearches()

@@ -16,13 +16,12 @@ from kavka.console.messages import Start, read_one
 from kavka.console.pages.message_query import (
     DEFAULT_ROWS,
     MAX_ROWS,
-    MAX_RUNNING_SEARCHES,
     MessageQuery,
     client_settings,
     find_topic,
-    running_searches,
 )
 from kavka.console.registry import Bounds, Done, action, query
+from kavka.console.searches import MAX_RUNNING_SEARCHES, running_searches
 from kavka.console.showing import MessageRow
 
 MAX_SEARCH_S = 60.0
