@@ -52,7 +52,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_LOGIN_BODY_BYTES = 64 * 1024
 """The limit for unauthenticated requests; other bodies are read after authentication."""
 MONITORING = ("/health", "/healthz", "/metrics")
-HOME = Page("/", "Home", lambda view: view, "", Role.NONE, "", False, ())  # type: ignore[arg-type, return-value]
+HOME = Page("/", "Home", lambda view: view, "", Role.NONE, "", "", "", False, ())  # type: ignore[arg-type, return-value]
 """A page that every link may open."""
 CACHED_FOR_A_YEAR = "public, max-age=31536000, immutable"
 

@@ -22,6 +22,7 @@ from kavka.console.auth import Role
 from kavka.console.context import Context
 from kavka.console.errors import Refused
 from kavka.console.registry import path_of
+from kavka.console.rights import Rights
 
 HERE = Path(__file__).parent
 PAGE_SIZE = 100
@@ -66,9 +67,9 @@ def page(
 ) -> Callable[[P], P]:
     """Register a page of a cluster. `nav` is its label in a section of the navigation, which is in
     the order of registration, and `icon` its symbol there (a name in vendor/lucide/icons.svg).
-    `tab` is its label in the tabs of all pages of the same subject (`/topics/{topic}` or
-    `/security`). `topics` names the parameters (path or query) that are topics on which the user
-    needs the role: without it the user needs the role in the whole cluster."""
+    `tab` is its label in the tabs of all pages whose paths start with the same two segments
+    (`/topics/{topic}`). `topics` names the parameters (path or query) that are topics on which the
+    user needs the role: without it the user needs the role in the whole cluster."""
     if section not in SECTIONS:
         raise ValueError(f"unknown section of the navigation: {section}")
 
@@ -123,7 +124,7 @@ class View:
             "cluster": cluster,
             "clusters": list(context.clusters),
             "sample": cluster.sample if cluster else None,
-            "navigation": self._navigation(),
+            "navigation": navigation(context.rights),
             "active": self._active(),
             "csrf": self.csrf,
             "login": context.console.auth.is_required,
@@ -139,25 +140,17 @@ class View:
         """Return the tabs as (label, URL, whether it is this page)."""
         if self.page is None or not self.page.tab:
             return []
-        subject = _subject(self.page.path)
+        prefix = self.page.path.split("/")[:3]
         values = {name: quote(str(value), safe="") for name, value in self.request.path_params.items()}
         base = self.context.console.settings.base_path
         return [
             (page.tab, f"{base}/c/{{cluster}}{page.path}".format_map(values), page is self.page)
             for page in PAGES
-            if page.tab and _subject(page.path) == subject and self._may_open(page)
+            if page.tab and page.path.split("/")[:3] == prefix and self._may_open(page)
         ]
 
     def _may_open(self, page: Page) -> bool:
         return self.context.rights.on_topics(topic_names(page, self.request)) >= page.role
-
-    def _navigation(self) -> dict[str, list[Page]]:
-        """Return the pages that the user may open, by section."""
-        sections: dict[str, list[Page]] = {name: [] for name in SECTIONS}
-        for entry in PAGES:
-            if entry.nav and self.context.rights.on_topics(None if entry.topics is None else ()) >= entry.role:
-                sections[entry.section].append(entry)
-        return {name: entries for name, entries in sections.items() if entries}
 
     def _active(self) -> Page | None:
         """Return the page of the navigation that this page belongs to."""
@@ -168,11 +161,13 @@ class View:
         return max(entries, key=lambda p: len(p.path), default=None)
 
 
-def _subject(path: str) -> list[str]:
-    """Return the segments of the path that identify the subject of a page: a name and perhaps a
-    parameter."""
-    segments = path.split("/")[1:3]
-    return segments if segments[-1].startswith("{") else segments[:1]
+def navigation(rights: Rights) -> dict[str, list[Page]]:
+    """Return the pages that a user with these rights may open, by section."""
+    sections: dict[str, list[Page]] = {name: [] for name in SECTIONS}
+    for entry in PAGES:
+        if entry.nav and rights.on_topics(None if entry.topics is None else ()) >= entry.role:
+            sections[entry.section].append(entry)
+    return {name: entries for name, entries in sections.items() if entries}
 
 
 def topic_names(page: Page, request: Request) -> list[str] | None:

@@ -179,4 +179,5 @@ async def alerts_page(view: View) -> Response:
         events=await alert_events(context, MAX_SHOWN_EVENTS),
         kinds=KINDS,
         may_edit=context.user.role >= Role.ADMIN,
+        may_silence=context.user.role >= Role.OPERATE,
     )

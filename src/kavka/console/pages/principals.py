@@ -92,7 +92,7 @@ async def delete_scram_user(
     return Done(f"{name} has no credential for {mechanism.value} any more", _path(context, "users"))
 
 
-@page("/security/users", "SCRAM users", tab="SCRAM users", role=Role.ADMIN)
+@page("/security/users", "SCRAM users", nav="SCRAM users", icon="key-round", section="Security", role=Role.ADMIN)
 async def scram_users_page(view: View) -> Response:
     error, users = "", []
     try:
@@ -187,7 +187,7 @@ async def set_quota(
     return Done(f"{key.value} of {entity} {outcome}", _path(context, "quotas"))
 
 
-@page("/security/quotas", "Quotas", tab="Quotas", role=Role.ADMIN)
+@page("/security/quotas", "Quotas", nav="Quotas", icon="gauge", section="Security", role=Role.ADMIN)
 async def quotas_page(view: View) -> Response:
     inputs = {name: view.text(name).strip() for name in ("user", "client", "ip")}
     error, rows, effective_rows = "", [], []

@@ -11,6 +11,7 @@ from typing import Annotated
 from urllib.parse import quote, urlencode
 from weakref import WeakKeyDictionary
 
+from kavka.console.auth import Role
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Context
 from kavka.console.errors import Refused
@@ -43,7 +44,7 @@ class Matches:
     matches: list[Match]
 
 
-@query("/search", "Find topics, groups, brokers, connectors and pages by name")
+@query("/search", "Find topics, groups, brokers, connectors and pages by name", topics=())
 async def search(
     context: Context, text: Annotated[str, "Part of a name. Without it, the pages are listed"] = ""
 ) -> Matches:
@@ -51,15 +52,16 @@ async def search(
     pattern = text.strip().lower()
     if len(pattern) > MAX_TEXT_LENGTH:
         raise Refused(f"the text has more than {MAX_TEXT_LENGTH} characters", field="text")
-    base = f"/c/{quote(context.cluster.name, safe='')}"
-    entries = [entry for entries in navigation(context.user.role).values() for entry in entries]
+    base = f"{context.console.settings.base_path}/c/{quote(context.cluster.name, safe='')}"
+    entries = [entry for entries in navigation(context.rights).values() for entry in entries]
     pages = {entry.nav: Match("Pages", entry.nav, "", entry.icon, base + entry.path) for entry in entries}
     if not pattern:
         return Matches(list(pages.values()))
     # The lists have only what the user may see.
     topics = {row.name: row.internal for row in await list_topics(context, pattern, internal=True)}
     groups = {row.group: row.state for row in await list_groups(context, pattern)}
-    brokers = {f"Broker {row.id}": row for row in await list_brokers(context)}
+    sees_cluster = context.rights.role >= Role.VIEW
+    brokers = {f"Broker {row.id}": row for row in await list_brokers(context)} if sees_cluster else {}
     matches = [pages[name] for name in best(pages, pattern)]
     for name in best(topics, pattern):
         location = f"{base}/topics/{quote(name, safe='')}"
@@ -69,7 +71,7 @@ async def search(
     for name in best(brokers, pattern):
         row = brokers[name]
         matches.append(Match("Brokers", name, row.host if row.up else "missing", "server", f"{base}/brokers/{row.id}"))
-    for name in best(await _connectors(context), pattern):
+    for name in best(await _connectors(context) if sees_cluster else (), pattern):
         matches.append(Match("Connectors", name, "", "plug", f"{base}/pipelines#connectors"))
     return Matches(matches)
 

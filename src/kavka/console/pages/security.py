@@ -231,7 +231,7 @@ def _pattern(resource_type: ResourceChoice, name: str, pattern: PatternChoice) -
     return ResourcePattern(kind, name, PatternType[pattern.name])
 
 
-@page("/security", "ACLs", nav="Security", tab="ACLs", role=Role.ADMIN)
+@page("/security", "ACLs", nav="ACLs", icon="lock", section="Security", role=Role.ADMIN)
 async def acls_page(view: View) -> Response:
     context = view.context
     principals: list[AclPrincipal] = []

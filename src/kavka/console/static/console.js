@@ -127,7 +127,7 @@
       });
       const result = await response.json().catch(() => ({ error: `HTTP status ${response.status}` }));
       if (response.status === 401) {
-        location.href = `/login?next=${encodeURIComponent(location.pathname)}`;
+        location.reload();
       } else if (!response.ok) {
         showError(output, result.error);
         if (result.field) {
