@@ -12,7 +12,11 @@ Modules
 - `store.py`: SQLite: lag history, rates, alert rules, the audit log.
 - `attempts.py` limits login attempts, `limits.py` the work per message; `workers.py` runs that work
   in threads.
-- `auth.py`: users, roles, sessions, CSRF tokens; `guard.py`: the checks of every request.
+- `auth.py`: users, roles, sessions, CSRF tokens; `passwords.py`: hashes; `guard.py`: the checks of
+  every request; `oidc.py`: the identity provider; `logins.py`: the requests of logins.
+- `rights.py`: the rights of users per cluster and topic prefix; `masks.py`: masked fields;
+  `access.py`: explanations of ACLs.
+- `bodies.py`: inputs of requests; `metrics.py`: the console's own metrics.
 - `views.py`: registration and rendering of pages; `pages/`: the pages; `templates/`, `static/`.
 - `formats.py`: numbers, sizes, rates, durations and dates as texts; `static/format.js` is the same
   for the script.
@@ -33,8 +37,11 @@ JSON: dataclasses, NamedTuples, dicts, lists; or a Starlette Response (a downloa
 An action returns `Done(message, location)`, the message to show and the next page, or another value
 for a script of the page (event `done` of the form). Raise `Refused("a clear line")` for an invalid
 request; a KafkaError is converted automatically. `app.py` checks roles and CSRF tokens, writes the
-audit log and converts errors. An action calls `context.cluster.mark_stale()`, so that the next page
-shows the change.
+audit log and converts errors. An operation that concerns topics names their parameters
+(`topics=("topic",)`); `topics=()` means that the user needs some right in the cluster, and
+`context.cluster` has only visible topics. Without `topics` the user needs the role in the whole
+cluster. The registry checks this at every call, also of a page. An action calls
+`context.cluster.mark_stale()`, so that the next page shows the change.
 
 A destructive action has the parameters `confirm` (the typed name) and `seen`, a fingerprint of the
 page:
