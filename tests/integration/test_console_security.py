@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -13,9 +14,14 @@ import pytest
 from kavka import Admin, NewTopic, Producer
 from kavka.console.auth import Role, UsersFile
 from tests.support.acls import ANONYMOUS, AUTHORIZER
-from tests.support.console import ConsoleClient, ConsoleProcess, Response, of_default
+from tests.support.axe import serious_violations
+from tests.support.browser import browser, expect, page_of
+from tests.support.console import ConsoleClient, ConsoleProcess, Response, of_default, open_details, send
 from tests.support.identity_provider import IdentityProvider
 from tests.support.kavka_process import KavkaProcess
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
 
 BASE = "/kavka"
 PASSWORD = "the password of alice"
@@ -97,7 +103,7 @@ def test_acls_are_created_explained_and_deleted(console):
     assert post(console, "/acls/delete", {**ACL, "confirm": "alice"}).status == 400
     assert post(console, "/acls/delete", {**ACL, "confirm": "User:alice"}).status == 200
     assert post(console, "/acls/delete", {**ACL, "confirm": "User:alice"}).status == 404
-    assert not get(console, "/acls").json()
+    assert not get(console, "/acls?principal=User:alice").json()
 
 
 @pytest.mark.parametrize(
@@ -274,3 +280,38 @@ def test_everything_is_below_the_base_path(console):
     assert created.json()["location"] == f"{BASE}/c/default/topics/based"
     static = next(link for link in links if "/static/console.css" in link)
     assert console.get(static).status == 200
+
+
+@pytest.mark.slow
+def test_an_admin_logs_in_and_gives_a_user_a_right_in_a_browser(console, provider):
+    """In a browser, because it decides which cookies follow the redirects of the provider."""
+    provider.login_user, provider.login_claims = "erik@example.com", {"groups": ["sre"]}
+    with browser() as chromium, page_of(chromium, console.origin) as (tab, watch):
+        tab.goto(f"{BASE}/c/default/topics")
+        tab.get_by_role("link", name="Log in with").click()
+        expect(tab.get_by_role("link", name="payments.cards")).to_be_visible()
+        tab.get_by_role("link", name="ACLs", exact=True).click()
+        send(open_acl_dialog(tab), "Add", "the ACL of User:erik was created")
+        form = tab.locator("#explain")
+        for name, value in (("principal", "User:erik"), ("name", "orders.all")):
+            form.locator(f"[name={name}]").fill(value)
+        form.locator("[name=resource_type]").select_option("Topic")
+        form.locator("[name=operation]").select_option("Describe")
+        form.get_by_role("button", name="Explain access").click()
+        expect(tab.locator("#decision")).to_contain_text("an ACL allows Describe")
+        assert not serious_violations(tab)
+        for path in ("users", "quotas?user=erik"):
+            tab.goto(f"{BASE}/c/default/security/{path}")
+            assert not serious_violations(tab)
+        tab.get_by_role("button", name="Log out").click()
+        expect(tab.get_by_role("link", name="Log in with")).to_be_visible()
+        assert (watch.dialogs, watch.errors) == ([], [])
+        assert all(request.startswith(provider.url) for request in watch.external_requests)
+
+
+def open_acl_dialog(tab: Page) -> Locator:
+    dialog = open_details(tab, "add")
+    dialog.locator("[name=principal]").fill("User:erik")
+    dialog.locator("[name=name]").fill("orders.")
+    dialog.locator("[name=pattern]").select_option("Prefixed")
+    return dialog
