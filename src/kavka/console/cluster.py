@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kavka.client.admin.aio import Admin
 from kavka.common.errors import KafkaError
@@ -224,7 +224,7 @@ class ClusterHandle:
             self._seen_brokers |= new_brokers
             await self.store.add_brokers(self.name, new_brokers)
         groups, groups_at = (self.sample.groups, self.sample.groups_at) if self.sample is not None else ({}, 0.0)
-        return replace(sample, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen_brokers))
+        return sample.with_changes(groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen_brokers))
 
     async def forget_broker(self, broker: int) -> None:
         await self.store.forget_broker(self.name, broker)
@@ -252,8 +252,8 @@ class ClusterHandle:
                     groups[name] = last_group
         self._record_out_rates(sample, groups, at)
         other_problems = [problem for problem in sample.problems if "group" not in problem]
-        self.sample = replace(
-            sample, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*other_problems, *problems]))
+        self.sample = sample.with_changes(
+            groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*other_problems, *problems]))
         )
 
     # --- rates

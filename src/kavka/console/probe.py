@@ -65,16 +65,19 @@ async def take_sample(admin: Admin) -> Sample:
         ),
         *(_add_log_dirs(admin, broker, dirs, sizes, problems) for broker in nodes),
     )
-    return Sample(
+    # In a thread, so that pages do not wait: this takes about 0.2 s for 10,000 topics.
+    topics = await asyncio.to_thread(lambda: {t.name: t for t in _topics(metadata, starts, ends, sizes)})
+    sample = Sample(
         at=time.time(),
         duration=time.monotonic() - began,
         cluster_id=metadata.cluster_id or "",
         controller=metadata.controller_id,
         nodes=dict(sorted(nodes.items())),
-        topics={t.name: t for t in _topics(metadata, starts, ends, sizes)},
+        topics=topics,
         dirs=dirs,
         problems=tuple(dict.fromkeys(problems)),
     )
+    return await asyncio.to_thread(sample.compute)
 
 
 async def _metadata(admin: Admin) -> MetadataResponse:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from uuid import UUID
 
 from kavka.client.metadata import Node
@@ -147,6 +148,19 @@ class Sample:
     seen_brokers: frozenset[int] = frozenset()
     """All brokers that were ever seen, except those that a user has removed from the console."""
 
+    def compute(self) -> Sample:
+        """Compute what follows from the topics. Takes about 0.1 s for 10,000 topics: call it in a
+        thread."""
+        for name in _OF_TOPICS:
+            getattr(self, name)
+        return self
+
+    def with_changes(self, **fields: Any) -> Sample:
+        """Return a sample with other fields than the topics. It keeps what was computed."""
+        changed = replace(self, **fields)
+        changed.__dict__.update({name: self.__dict__[name] for name in _OF_TOPICS if name in self.__dict__})
+        return changed
+
     @property
     def weight(self) -> float:
         """The duration of the sample as a measure of the cluster's size, 0 if a request failed."""
@@ -180,3 +194,6 @@ class Sample:
         """The size of all replicas on a broker in bytes."""
         dirs = self.dirs.get(broker)
         return None if dirs is None else sum(d.size for d in dirs)
+
+
+_OF_TOPICS = ("partitions", "offline", "under_replicated", "ends")

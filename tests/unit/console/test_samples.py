@@ -170,6 +170,14 @@ def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
     asyncio.run(body())
 
 
+def test_changed_sample_keeps_what_was_computed_from_its_topics():
+    computed = sample(leaders=(-1, 0)).compute()
+    changed = computed.with_changes(groups_at=5.0)
+    assert changed.groups_at == 5.0 and changed.topics is computed.topics
+    assert changed.partitions is computed.partitions and len(changed.offline) == 1
+    assert len(sample().offline) == 0
+
+
 # --- the store
 
 
