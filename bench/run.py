@@ -24,6 +24,7 @@ from bench import (
     commits,
     connect,
     console,
+    console_large,
     console_search,
     consume,
     groups,
@@ -81,6 +82,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "perf-tools": perf_tools.run,
     "tool-start": tool_start.run,
     "console": console.run,
+    "console-large": console_large.run,
     "console-search": console_search.run,
 }
 # These benchmarks have the ceiling as a third side.

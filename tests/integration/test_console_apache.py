@@ -15,7 +15,7 @@ from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from tests.support import wire
 from tests.support.apache import ApacheKafka
 from tests.support.browser import browser, expect, page_of
-from tests.support.console import ConsoleProcess, open_details, send, submit_expecting_error
+from tests.support.console import ConsoleProcess, Response, of_default, open_details, send, submit_expecting_error
 from tests.support.messages import Messages
 from tests.support.processes import wait_until
 
@@ -138,3 +138,44 @@ def test_all_pages_and_actions_work_with_apache_kafka(page: Page, kafka: ApacheK
     send(delete, "Delete the topic", "orders")
     page.goto("/c/default/topics")
     expect(page.locator("#topics")).not_to_contain_text(re.compile("orders"))
+
+
+STANDARD_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("authorizer", [{}, STANDARD_AUTHORIZER], ids=["none", "standard"])
+def test_security_operations_work_with_apache_kafka(java_parts: None, tmp_path: Path, authorizer) -> None:
+    with (
+        ApacheKafka(tmp_path / "kafka", version="4.3.0", overrides=authorizer) as kafka,
+        ConsoleProcess(tmp_path, kafka.bootstrap_servers) as console,
+    ):
+
+        def post(path: str, values: object) -> Response:
+            return console.post(of_default(path), values)
+
+        user = {"name": "alice", "mechanism": "SCRAM-SHA-512"}
+        assert post("/scram-users/set", {**user, "password": "secret"}).status == 200
+        wait_until(lambda: len(console.api("/scram-users")) == 1, timeout=30, what="the user")
+        assert post("/scram-users/delete", {**user, "confirm": "alice"}).status == 200
+        quota = {"key": "producer_byte_rate", "user": "(default)", "client": "app"}
+        assert post("/quotas/set", {**quota, "value": 1000}).status == 200
+        wait_until(lambda: len(console.api("/quotas")) == 1, timeout=30, what="the quota")
+        assert console.api("/quotas/effective?user=alice&client=app")[0]["value"] == 1000
+        assert post("/quotas/set", quota).status == 200
+        acl = {"principal": "User:alice", "operation": "Read", "resource_type": "Topic", "name": "a"}
+        if not authorizer:
+            refused = console.get(of_default("/acls"))
+            assert refused.status == 409 and "authorizer.class.name" in refused.error
+            assert "StandardAuthorizer" in console.get("/c/default/security", Accept="text/html").text
+            return
+        assert post("/acls/create", acl).status == 200
+        wait_until(lambda: len(console.api("/acls")) == 1, timeout=30, what="the ACL")
+        question = "/acls/explain?principal=User:alice&resource_type=Topic&name=a&operation="
+        assert console.api(question + "Describe")["allowed"]
+        denied = console.api(question + "Write")
+        assert not denied["allowed"] and "brokers do not return super.users" in denied["reason"]
+        assert post("/acls/delete", {**acl, "confirm": "User:alice"}).status == 200

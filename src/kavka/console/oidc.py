@@ -45,6 +45,7 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_CONCURRENT_LOGINS = 4
 DISCOVERY_LIFETIME_S = 3600.0
+DISCOVERY_RETRY_S = 5.0
 KEYS_RETRY_INTERVAL_S = 60.0
 """The key set is not loaded more often for tokens with unknown keys."""
 CLOCK_SKEW_S = 60.0
@@ -153,6 +154,9 @@ class IdentityProvider:
         self._keys: KeySet | None = None
         self._keys_loaded_at = 0.0
         self._loading = asyncio.Lock()
+        self._retry_at = 0.0
+        """No request for the endpoints before this time (monotonic), after a failure. Otherwise
+        logins would wait for each other's timeouts."""
         self._running = 0
 
     # --- the two steps
@@ -226,6 +230,9 @@ class IdentityProvider:
             endpoints = self._endpoints
             if endpoints is not None and time.monotonic() - endpoints.loaded_at < DISCOVERY_LIFETIME_S:
                 return endpoints
+            if time.monotonic() < self._retry_at:
+                raise LoginFailed("the identity provider did not respond: try again in some seconds", 502)
+            self._retry_at = time.monotonic() + DISCOVERY_RETRY_S
             document = await _request_json(self.settings.issuer + "/.well-known/openid-configuration")
             if str(document.get("issuer", "")).rstrip("/") != self.settings.issuer:
                 raise LoginFailed("the identity provider has another issuer than the console expects", 502)
@@ -233,6 +240,7 @@ class IdentityProvider:
                 _safe_url(document, name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")
             )
             self._endpoints = Endpoints(authorization, token, keys, time.monotonic())
+            self._retry_at = 0.0
             return self._endpoints
 
     async def _exchange(self, code: str, verifier: str, redirect_uri: str) -> str:

@@ -194,6 +194,8 @@ def test_unreachable_provider_is_reported(console, monkeypatch):
     monkeypatch.setattr(console, "settings", replace(console.settings, issuer="http://127.0.0.1:1"))
     with pytest.raises(LoginFailed, match="does not respond"):
         asyncio.run(console.begin(CALLBACK, "/"))
+    with pytest.raises(LoginFailed, match="try again in some seconds"):
+        asyncio.run(console.begin(CALLBACK, "/"))
 
 
 @pytest.mark.parametrize(
