@@ -7,7 +7,7 @@ that match the pattern (with * and ?):
     console.mask.tokens = key, value
 
 A part is `key`, `value`, `header:NAME`, or a path into the value. A path continues into every item
-of a list. Nobody can see or search a masked part: the text and the data of a decoded value are
+of a list. No user can see or search a masked part: the text and the data of a decoded value are
 replaced before any filter or page uses them. A value is masked as a whole if its fields cannot be
 identified, for example because it is no JSON or is decoded with a schema of the user.
 """

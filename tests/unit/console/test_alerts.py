@@ -81,7 +81,7 @@ def test_silenced_rule_sends_the_message_after_the_silence(store):
     asyncio.run(body())
 
 
-def test_message_for_slack_mentions_nobody():
+def test_message_for_slack_mentions_no_channel():
     rule = Rule(1, Kind.LAG, format=Format.SLACK)
     message = message_of("default", rule, "raised", "g", "group <!channel> & <http://evil|x> has a lag", 0.0)
     assert message == {"text": "[default] raised: group &lt;!channel&gt; &amp; &lt;http://evil|x&gt; has a lag"}
