@@ -245,6 +245,9 @@ def convert(parameter: Parameter, value: Any) -> Any:
             if parameter.optional:
                 return None
             raise Refused(f"{name} is missing", field=name)
+        if parameter.secret and not isinstance(value, str):
+            # Without the value, which would be in the response and in the audit log.
+            raise Refused(f"{name} must be text", field=name)
         result = _scalar(name, parameter.type, value)
         if parameter.required and parameter.type is str and not result.strip():
             raise Refused(f"{name} is missing", field=name)

@@ -27,6 +27,7 @@ from kavka.console.state import Group, Sample, Topic
 
 PREFIX = "rights."
 EVERYONE = "*"
+GROUP = "@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class RightsTable:
         }
 
     def of(self, user: User) -> Rights:
-        entries = [self._rights[who] for who in (user.name, *(f"@{g}" for g in user.groups)) if who in self._rights]
+        # A user could have the name of a group's entry.
+        name = "" if user.name.startswith(GROUP) else user.name
+        entries = [self._rights[who] for who in (name, *(GROUP + g for g in user.groups)) if who in self._rights]
         if not entries:
             return self._rights.get(EVERYONE, Rights(user.role))
         return Rights(max(entry.role for entry in entries), tuple(p for entry in entries for p in entry.prefixes))

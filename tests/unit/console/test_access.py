@@ -146,6 +146,7 @@ def test_rights_replace_the_role_of_matching_users():
     assert table.of(User("anna", Role.VIEW, groups=("admins",))).role is Role.ADMIN
     assert table.of(User("bert", Role.ADMIN)) == Rights(Role.NONE)
     assert RightsTable({}).of(User("bert", Role.OPERATE)) == Rights(Role.OPERATE)
+    assert table.of(User("@admins", Role.VIEW)).role is Role.NONE, "a user has the name of a group's entry"
     assert anna.on_topics(["payments.a", "orders.a"]) is Role.VIEW, "the lowest role of all topics"
     assert anna.on_topics(None) is Role.NONE and anna.on_topics([""]) is Role.OPERATE
 
@@ -222,6 +223,13 @@ def test_limited_cluster_has_only_visible_topics_and_offsets():
             await cluster.topic("secret")
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("password", [12345678, True, ["12345678", "x"], {"p": 12345678}, None, ""])
+def test_error_about_a_password_does_not_contain_it(password):
+    with pytest.raises(Refused) as refused:
+        OPERATIONS["set_scram_user"].arguments({}, {"name": "alice", "password": password})
+    assert refused.value.field == "password" and "12345678" not in str(refused.value)
 
 
 def test_quota_of_an_address_has_no_user():
