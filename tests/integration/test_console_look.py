@@ -27,7 +27,8 @@ PAGES = (
     "overview", "brokers", "brokers/0", "topics", "topics?search=none", "topics/orders", "topics/orders/settings",
     "topics/orders/actions", "topics/orders/move", "messages", "messages?topic=orders",
     "messages/one?topic=orders&partition=0&offset=1", "groups", "groups/one?group=readers",
-    "transactions?hanging=on&minutes=0&of_topic=orders", "pipelines", "alerts", "audit", "nowhere",
+    "transactions?hanging=on&minutes=0&of_topic=orders", "pipelines", "alerts", "audit", "security", "security/users",
+    "security/quotas", "nowhere",
 )  # fmt: skip
 HOSTILE_GROUP = "<img src=x onerror=alert(1)>"
 MODES: dict[str, dict[str, Any]] = {
