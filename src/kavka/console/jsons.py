@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: plain(getattr(value, name)) for name in _field_names(type(value))}
     if isinstance(value, Mapping):
         return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -37,6 +38,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _key(key: Any) -> str:

@@ -16,7 +16,7 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Context
 from kavka.console.errors import Refused
 from kavka.console.registry import Bounds, Done, action, query
-from kavka.console.state import Topic
+from kavka.console.state import Sample, Topic
 from kavka.console.views import Pager, View, page
 
 MAX_PARTITIONS = 100_000
@@ -62,15 +62,33 @@ def row_of(cluster: ClusterHandle, topic: Topic) -> TopicRow:
     )
 
 
-SORT_KEYS: dict[str, Callable[[TopicRow], Any]] = {
-    "name": lambda row: row.name,
-    "partitions": lambda row: row.partitions,
-    "replication": lambda row: row.replication,
-    "messages": lambda row: -1 if row.messages is None else row.messages,
-    "size": lambda row: -1 if row.size is None else row.size,
-    "rate": lambda row: row.messages_in,
-    "health": lambda row: HEALTHS.index(row.health),
+SORT_KEYS: dict[str, Callable[[ClusterHandle, Topic], Any]] = {
+    "name": lambda cluster, topic: topic.name,
+    "partitions": lambda cluster, topic: len(topic.partitions),
+    "replication": lambda cluster, topic: topic.replication,
+    "messages": lambda cluster, topic: -1 if topic.messages is None else topic.messages,
+    "size": lambda cluster, topic: -1 if topic.size is None else topic.size,
+    "rate": lambda cluster, topic: cluster.topic_rates.get(topic.name, (0.0, 0.0))[0],
+    "health": lambda cluster, topic: HEALTHS.index(topic.health),
 }
+
+
+def matching_topics(
+    cluster: ClusterHandle, sample: Sample, search: str, internal: bool, health: str, sort: str
+) -> list[Topic]:
+    """Return the topics of a list in its order. Creates no rows: a page shows few of them."""
+    sort_key = SORT_KEYS.get(sort.removeprefix("-"))
+    if sort_key is None:
+        raise Refused(f"sort must be one of {', '.join(SORT_KEYS)}, not '{sort[:60]}'", field="sort")
+    pattern = search.strip().lower()
+    topics = [
+        topic
+        for topic in sample.topics.values()
+        if (internal or not topic.internal)
+        and pattern in topic.name.lower()
+        and (not health or topic.health == health or (health == "under-replicated" and topic.under_replicated))
+    ]
+    return sorted(topics, key=lambda topic: sort_key(cluster, topic), reverse=sort.startswith("-"))
 
 
 @query("/topics", "List the topics with their size, messages and health", topics=())
@@ -84,18 +102,8 @@ async def list_topics(
     ] = "name",
 ) -> list[TopicRow]:
     sample = await context.cluster.state()
-    sort_key = SORT_KEYS.get(sort.removeprefix("-"))
-    if sort_key is None:
-        raise Refused(f"sort must be one of {', '.join(SORT_KEYS)}, not '{sort[:60]}'", field="sort")
-    pattern = search.strip().lower()
-    rows = [
-        row_of(context.cluster, topic)
-        for topic in sample.topics.values()
-        if (internal or not topic.internal)
-        and pattern in topic.name.lower()
-        and (not health or topic.health == health or (health == "under-replicated" and topic.under_replicated))
-    ]
-    return sorted(rows, key=sort_key, reverse=sort.startswith("-"))
+    topics = matching_topics(context.cluster, sample, search, internal, health, sort)
+    return [row_of(context.cluster, topic) for topic in topics]
 
 
 @action("/topics/create", "Create a topic", topics=("name",))
@@ -121,11 +129,14 @@ def topic_path(context: Context, topic: str) -> str:
 @page("/topics", "Topics", nav="Topics", icon="layers", section="Data", topics=())
 async def topics_page(view: View) -> Response:
     sort = view.text("sort", "name")
-    rows = await list_topics(view.context, view.text("search"), view.flag("internal"), view.text("health"), sort)
-    sample = await view.context.cluster.state()
+    cluster = view.context.cluster
+    sample = await cluster.state()
+    topics = matching_topics(cluster, sample, view.text("search"), view.flag("internal"), view.text("health"), sort)
+    pager = Pager(view, topics)
+    pager.rows = [row_of(cluster, topic) for topic in pager.rows]
     return view.render(
         "topics.html",
-        pager=Pager(view, rows),
+        pager=pager,
         sort=sort,
         hidden_internal_topics=sum(t.internal for t in sample.topics.values()) if not view.flag("internal") else 0,
         common_settings=[TOPIC_CONFIGS.keys[name] for name in COMMON_SETTINGS],
