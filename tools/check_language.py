@@ -36,6 +36,7 @@ PAGES = (
         for name in (
             "admin",
             "architecture",
+            "benchmarks",
             "client-configuration",
             "configuration",
             "console",
