@@ -24,7 +24,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast test-matrix check audit compile bench demo chaos fuzz gen docs clean
+.PHONY: help setup run test test-fast test-matrix check audit compile bench demo chaos fuzz gen docs site clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092 with data in ./kavka-data and the console on'
@@ -33,7 +33,7 @@ help:
 	@echo 'make test       all checks and all tests'
 	@echo 'make test-fast  the tests that are fast and need no Java'
 	@echo 'make test-matrix  every combination of versions and settings of which make test runs a sample'
-	@echo 'make check      ruff, mypy, layers, language, generated code'
+	@echo 'make check      ruff, mypy, layers, language, links, generated code'
 	@echo 'make audit      look up known vulnerabilities of the dependencies'
 	@echo 'make compile    compile the hot modules in place (repeat after each change)'
 	@echo 'make bench      compare with Apache Kafka'
@@ -42,6 +42,7 @@ help:
 	@echo 'make fuzz       fuzz every decoder for ten minutes (ARGS="batches --coverage --seconds 3600")'
 	@echo 'make gen        regenerate code from schemas/ and the configuration tables'
 	@echo 'make docs       regenerate the references of settings and tools'
+	@echo 'make site       build the documentation as a site in build/site'
 	@echo 'make clean      remove build products, but not the data of brokers'
 
 $(PY):
@@ -94,12 +95,14 @@ check: $(DEV)
 	$(PY) -m mypy
 	$(PY) tools/check_layers.py
 	$(PY) tools/check_language.py
+	$(PY) tools/check_links.py
 	$(PY) tools/generate_protocol.py --check
 	$(PY) tools/generate_blocking_admin.py --check
 	$(PY) tools/generate_client_settings.py --check
 	$(PY) tools/make_config_reference.py --check
 	$(PY) tools/make_tool_reference.py --check
 	$(PY) tools/make_connect_reference.py --check
+	$(PY) tools/make_api_reference.py --check
 	@$(PY) tools/count_lines.py
 
 audit: $(DEV)
@@ -131,6 +134,11 @@ docs: $(DEV)
 	$(PY) tools/make_config_reference.py
 	$(PY) tools/make_tool_reference.py
 	$(PY) tools/make_connect_reference.py
+	$(PY) tools/make_api_reference.py
+
+site: $(DEV)
+	@$(PIP) '.[site]'
+	@$(PY) tools/build_site.py
 
 clean:
 	find src -name '*.so' -delete

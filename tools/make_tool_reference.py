@@ -73,7 +73,7 @@ def page() -> str:
     parts = [INTRODUCTION.strip()]
     contents = []
     for group, tools in groups():
-        contents.append(f"- **{group}**: " + ", ".join(f"[{tool.name}](#kavka-{tool.name})" for tool in tools))
+        contents.append(f"- **{group}**: " + ", ".join(f"[{tool.name}](#kavka-{tool.name.lower()})" for tool in tools))
     parts.append("\n".join(contents))
     for group, tools in groups():
         parts.append(f"## {group}")
