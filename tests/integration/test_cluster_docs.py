@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md and the README work as written, except for ports and folders."""
+"""The commands of pages that need a cluster work as written, except for ports and folders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kavka.testing import Broker
+from tests.support import pages
+from tests.support.missing import need_command
 from tests.support.processes import free_port
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -44,6 +47,8 @@ class CommandRunner:
             text = (ROOT / "config" / name).read_text().replace("/tmp/", f"{folder}/")
             text = text.replace("localhost:2181", self.replacements["localhost:2181"])
             (folder / "config" / name).write_text(text.replace("clientPort=2181", f"clientPort={zookeeper}"))
+        text = (ROOT / "config" / "standalone.properties").read_text().replace(":9092", f":{first}")
+        (folder / "config" / "standalone.properties").write_text(text)
 
     def run(self, line: str) -> str:
         pattern = "|".join(map(re.escape, self.replacements))
@@ -107,7 +112,48 @@ def test_a_unit_starts_and_stops_as_documented(runner: CommandRunner) -> None:
     assert re.findall(r"stopped (broker \d|supervisor)", outputs[3]) == ["broker 0", "broker 1", "supervisor"]
 
 
-def test_the_cluster_commands_of_the_readme_work(runner: CommandRunner) -> None:
-    (block,) = (block for block in blocks("README.md") if any("cluster up" in line for line in block))
-    for line in block:
-        runner.run(line)
+@pytest.mark.matrix  # the quickstart, which make test runs, takes the same steps
+def test_the_cluster_commands_of_the_tutorial_work(runner: CommandRunner) -> None:
+    commands = [
+        line
+        for block in pages.blocks("docs/tutorial.md")
+        if "cluster" in block.section.split()
+        for line in block.commands
+    ]
+    outputs = [runner.run(line) for line in commands]
+    assert "stored after the failure\n" in outputs
+
+
+def test_the_commands_of_operations_work(runner: CommandRunner) -> None:
+    outputs = {line: runner.run(line) for block in pages.blocks("docs/operations.md") for line in block.commands}
+    health = [output for line, output in outputs.items() if "--describe --u" in line and line.startswith("bin/")]
+    assert health == ["", "", ""]
+    (moved,) = (output for line, output in outputs.items() if "--verify" in line)
+    assert moved.count("is completed.") == 6 and "Clearing topic-level throttles" in moved
+
+
+@pytest.mark.matrix  # the quickstart, which make test runs, takes the same steps
+def test_the_word_count_of_the_tutorial_works(tmp_path: Path) -> None:
+    need_command("java")
+    (commands,) = (block.commands for block in pages.blocks("docs/tutorial.md") if "pipeline run" in block.text)
+    environment = {**os.environ, "KAVKA_PIPELINE_DIR": str(tmp_path / "jobs"), "TMPDIR": str(tmp_path)}
+    outputs = []
+    with Broker() as broker, (tmp_path / "output").open("wb") as output:
+        job = None
+        for line in commands:
+            command = line.replace("localhost:9092", broker.bootstrap_servers)
+            if command.endswith(" &"):
+                command = f"exec {command.removesuffix(' &')} --config state.dir={tmp_path / 'state'}"
+                job = subprocess.Popen(command, shell=True, cwd=ROOT, env=environment, stdout=output, stderr=output)
+            else:
+                result = subprocess.run(
+                    command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+                    check=False,
+                )  # fmt: skip
+                assert result.returncode == 0, f"{line}\n{result.stderr}\n{(tmp_path / 'output').read_text()}"
+                outputs.append(result.stdout)
+        assert job is not None
+        assert job.wait(60) == 0
+    counts = outputs[3].split("\n")
+    assert {"all\t1", "streams\t1", "lead\t1", "to\t1", "kavka\t1"} <= set(counts)
+    assert "RUNNING" in outputs[4]

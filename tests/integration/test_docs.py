@@ -1,82 +1,100 @@
-"""The commands of README.md work as written, except for ports and folders."""
+"""The commands and examples of pages that need one broker work as written, except for ports and
+folders. Each page has a new broker. Sections that need a cluster or Spark have other tests."""
 
 from __future__ import annotations
 
 import os
-import re
-import socket
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kavka.testing import Broker
+from tests.support.pages import ROOT, blocks
+from tests.support.processes import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def python_blocks() -> list[str]:
-    return [text for language, text in BLOCKS if language == "python"]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments,
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+# The sections of each page that test_cluster_docs runs.
+PAGES: dict[str, tuple[str, ...]] = {
+    "README.md": (),
+    "docs/get-started.md": (),
+    "docs/delivery.md": (),
+    "docs/backup.md": (),
+    "docs/monitoring.md": (),
+    "docs/sizing.md": (),
+    "docs/upgrades.md": (),
+    "docs/migrating.md": (),
+    "docs/other-clients.md": (),
+    "docs/tutorial.md": ("5. A cluster that loses its leader", "6. A word count on Spark"),
+}
 
 
-@pytest.mark.parametrize("number", range(len(python_blocks())))
-def test_a_python_example_of_the_readme_runs(kavka_broker: Broker, tmp_path: Path, number: int) -> None:
-    program = python_blocks()[number].replace("localhost:9092", kavka_broker.bootstrap_servers)
-    result = run([sys.executable, "-c", program], tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip()
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Run a command in a folder with the scripts and files of a checkout; return its output. A
+    server that it starts uses other ports."""
+    for name in ("bin", "examples", "deploy"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    ports = {port: str(free_port()) for port in ("9092", "9405")}
+    (tmp_path / "config").mkdir()
+    settings = (ROOT / "config" / "standalone.properties").read_text()
+    (tmp_path / "config" / "standalone.properties").write_text(settings.replace(":9092", f":{ports['9092']}"))
+    environment = {**os.environ, "KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "logs")}
+
+    def run(command: str) -> str:
+        for port, free in ports.items():
+            command = command.replace(f"localhost:{port}", f"localhost:{free}")
+        result = subprocess.run(
+            ["sh", "-c", command.replace("/tmp/kavka", f"{tmp_path}/kavka")],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+        return result.stdout
+
+    yield run
+    subprocess.run([ROOT / "bin" / "kafka-server-stop.sh"], env=environment, capture_output=True, check=False)
 
 
-def test_the_server_starts_and_stops_with_the_commands_of_the_readme(tmp_path: Path) -> None:
-    (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-server-start" in text)
-    start, stop = (line for line in commands.splitlines() if line.startswith("bin/"))
-    environment = {"KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "logs")}
-    arguments = start.replace("/tmp/kavka-logs", str(tmp_path / "data")).split()
-    arguments += ["--override", f"listeners=PLAINTEXT://localhost:{free_port()}"]
-    start_result = run([arguments[0], "-daemon", *arguments[1:]], ROOT, **environment)
-    assert start_result.returncode == 0, start_result.stderr
-    try:
-        assert (tmp_path / "data" / "meta.properties").exists()
-    finally:
-        stop_result = run(stop.split(), ROOT, **environment)
-    assert stop_result.returncode == 0, stop_result.stderr
-    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_run(page: str, run: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    tested = [block for block in blocks(page) if not block.reason and block.section not in PAGES[page]]
+    assert tested
+    with Broker(group_initial_rebalance_delay_ms=0) as broker:
+        for block in tested:
+            starts_server = "kafka-server-start" in block.text
+            text = block.text if starts_server else block.text.replace("localhost:9092", broker.bootstrap_servers)
+            if block.language == "python":
+                exec(compile(text, page, "exec"), {"__name__": "example"})
+            else:
+                for command in block._replace(text=text).commands:
+                    print(run(command))
+    OUTPUT_CHECKS.get(page, lambda output: None)(capsys.readouterr().out)
 
 
-def test_the_tools_of_the_readme_produce_and_consume_a_record(kavka_broker: Broker) -> None:
-    (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-console-producer" in text)
-    outputs = []
-    for line in commands.splitlines():
-        result = run(["sh", "-c", line.replace("localhost:9092", kavka_broker.bootstrap_servers)], ROOT)
-        assert result.returncode == 0, result.stderr
-        outputs.append(result.stdout)
-    assert outputs[0] == "Created topic orders.\n"
-    assert outputs[2].splitlines()[0] == "a first order"
+def _check_get_started(output: str) -> None:
+    assert "Created topic greetings." in output
+    assert "\nhello\n" in output
+    assert "b'k1' b'hello from Python'" in output
 
 
-def test_every_linked_file_of_the_documents_exists() -> None:
-    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)", document.read_text()):
-            if "://" not in link:
-                assert (document.parent / link).exists(), f"{document.name} links to {link}"
+def _check_tutorial(output: str) -> None:
+    descriptions = [line.split() for line in output.splitlines() if line.startswith("kitchen")]
+    assert [columns[5] for columns in descriptions if len(columns) == 9].count("1") == 1
+    assert "b'carl' b'soup'" in output
+
+
+def _check_backup(output: str) -> None:
+    assert "\nprecious\n" in output
+    assert [line.split()[3] for line in output.splitlines() if line.split()[:1] == ["billing"]] == ["0", "2"]
+
+
+def _check_monitoring(output: str) -> None:
+    assert "\nkavka_partitions " in output
+
+
+OUTPUT_CHECKS: dict[str, Callable[[str], None]] = {
+    "docs/get-started.md": _check_get_started,
+    "docs/tutorial.md": _check_tutorial,
+    "docs/backup.md": _check_backup,
+    "docs/monitoring.md": _check_monitoring,
+}
