@@ -6,7 +6,8 @@ Identifiers: no code binds a name in `BANNED_NAMES`.
 Prose: comments, docstrings, log lines, error messages, help texts, the templates of the console and
 the Markdown pages in `PAGES` contain no pattern in `VOCABULARY`. Text in backticks is code and is
 not checked.
-Pages outside of `GENERATED_PAGES`: prose is at most `MAX_COLUMNS` wide (ruff checks docstrings and comments).
+Prose of pages that are not generated is at most `MAX_COLUMNS` wide (ruff checks docstrings and
+comments).
 The changelog: each section occurs once per version, and each change once.
 
 `tools/language_allowed.txt` lists the exceptions, one per line: `path: text of the finding`.
