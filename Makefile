@@ -137,7 +137,7 @@ docs: $(DEV)
 	$(PY) tools/make_api_reference.py
 
 site: $(DEV)
-	@$(PIP) '.[site]'
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet 'zensical>=0.0.73'
 	@$(PY) tools/build_site.py
 
 clean:

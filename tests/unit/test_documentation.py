@@ -37,6 +37,13 @@ def test_the_methods_of_the_comparison_with_other_clients_exist() -> None:
         assert hasattr(getattr(kavka, class_name), method), f"{class_name}.{method}"
 
 
+def test_every_page_with_commands_or_programs_has_a_test() -> None:
+    sources = "".join(file.read_text() for file in (ROOT / "tests" / "integration").glob("*.py"))
+    for page in DOCS.glob("*.md"):
+        if any(not block.reason for block in blocks(f"docs/{page.name}")):
+            assert page.name in sources, page.name
+
+
 def test_blocks_that_no_test_runs_are_rare() -> None:
     marked = {page.name: [block for block in blocks(f"docs/{page.name}") if block.reason] for page in DOCS.glob("*.md")}
     assert sum(map(len, marked.values())) <= 5
