@@ -68,6 +68,7 @@ class Admin:
         self.close()
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics of the connections, by Kafka's names."""
         return self._aio.metrics()
 
     def connect_error(self) -> KafkaError | None:

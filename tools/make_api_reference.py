@@ -13,6 +13,8 @@ import kavka
 from kavka import aio, parallel, testing
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+# The asyncio clients have the methods of these clients, which have the docstrings.
+SAME = {aio.Producer: kavka.Producer, aio.Consumer: kavka.Consumer}
 CLASSES = (
     (kavka.Producer, "kavka.Producer", "[Producer](producer.md)"),
     (kavka.Consumer, "kavka.Consumer", "[Consumer](consumer.md)"),
@@ -23,8 +25,8 @@ CLASSES = (
     (parallel.HandlerPool, "kavka.parallel.HandlerPool", "[Parallel consumers](parallel.md)"),
     (testing.Broker, "kavka.testing.Broker", "[Get started](get-started.md#in-a-test)"),
 )
-# Called by the asyncio producer, not by applications.
-INTERNAL = {"try_send"}
+# Called by clients, not by applications.
+INTERNAL = {"try_send", "start", "on_partitions_assigned", "on_partitions_lost", "on_partitions_revoked"}
 INTRODUCTION = """# Python API
 
 `make docs` generates this page from signatures and docstrings. `kavka.aio.Admin` has the methods of
@@ -60,7 +62,8 @@ def section(documented: type, name: str, page: str) -> str:
     for method, function in sorted(inspect.getmembers(documented, callable)):
         if not method.startswith("_") and method not in INTERNAL:
             prefix = "await " if inspect.iscoroutinefunction(function) else ""
-            text = first_paragraph(function).replace("|", "\\|")
+            text = first_paragraph(function) or first_paragraph(getattr(SAME.get(documented), method, None))
+            text = text.replace("|", "\\|")
             lines.append(f"| `{prefix}{method}({parameters(function)})` | {text} |")
     return "\n".join(lines) + "\n"
 

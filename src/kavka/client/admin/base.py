@@ -105,6 +105,7 @@ class AdminBase:
         await self.cluster.close()
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics of the connections, by Kafka's names."""
         connections = self.cluster.connections()
         return {
             "connection-count": len(connections),

@@ -92,6 +92,7 @@ class Admin:
         self.close()
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics of the connections, by Kafka's names."""
         return self._aio.metrics()
 
     def connect_error(self) -> KafkaError | None:
@@ -314,6 +315,7 @@ class Admin:
     def describe_cluster(
         self, *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
+        """Return the id of the cluster, its controller and its brokers."""
         return self._io.run(
             self._aio.describe_cluster(include_authorized_operations=include_authorized_operations, timeout=timeout)
         )
@@ -381,6 +383,7 @@ class Admin:
     def describe_transactions(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
+        """Return the state, producer and partitions of transactional ids."""
         return self._io.run(self._aio.describe_transactions(transactional_ids, timeout=timeout))
 
     def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:

@@ -21,6 +21,8 @@ class Brokers(AdminBase):
     async def describe_cluster(
         self, *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> ClusterDescription:
+        """Return the id of the cluster, its controller and its brokers."""
+
         async def attempt() -> ClusterDescription:
             connection = await self.cluster.any_connection(timeout=self._request_timeout)
             if not connection.supports(ApiKey.DESCRIBE_CLUSTER):

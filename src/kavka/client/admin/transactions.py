@@ -106,6 +106,8 @@ class Transactions(AdminBase):
     async def describe_transactions(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
+        """Return the state, producer and partitions of transactional ids."""
+
         async def send(node: Node, ids: list[str]) -> Outcome[str, TransactionDescription]:
             response = await self._request(node.id, DescribeTransactionsRequest(transactional_ids=ids))
             done: dict[str, TransactionDescription] = {}

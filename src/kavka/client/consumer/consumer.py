@@ -135,6 +135,7 @@ class Consumer(Generic[K, V]):
             self._unread.keep(requested)
 
     def assignment(self) -> set[TopicPartition]:
+        """Return the partitions that this consumer reads."""
         with self._acquire():
             return set(self._core.subscriptions.partitions)
 
@@ -150,10 +151,12 @@ class Consumer(Generic[K, V]):
             self._call_on_loop(self._core.set_paused, to_partitions(partitions), True)
 
     def resume(self, partitions: Partitions) -> None:
+        """Let polls return records of paused partitions again."""
         with self._acquire():
             self._call_on_loop(self._core.set_paused, to_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
+        """Return the paused partitions."""
         with self._acquire():
             return {tp for tp, state in self._core.subscriptions.partitions.items() if state.paused}
 
@@ -305,6 +308,7 @@ class Consumer(Generic[K, V]):
             return self._run(self._core.queries.offsets_for_times(requested, self._core.deadline(timeout)), wakes=True)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Return the first offsets that exist."""
         with self._acquire():
             requested = to_partitions(partitions)
             return self._run(

@@ -226,6 +226,8 @@ class Producer(SendPath, Generic[K, V]):
         self._io.run(self._transactions.init(self._limit(timeout)))
 
     def begin_transaction(self) -> None:
+        """Begin a transaction. Records of later `send` calls belong to it."""
+
         async def work() -> None:
             self._transactions.begin()
 
