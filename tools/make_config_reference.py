@@ -27,16 +27,18 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 INTRODUCTION = """# Settings
 
-All names are Kafka's. `make docs` generates this page from the tables that the broker uses.
+All names are Kafka's, except those with the remark "Kavka only". `make docs` generates this page
+from the tables that the broker uses.
 
-The last column of topic and group settings is the broker setting that provides the default. *Dynamic*
-shows how `kafka-configs` can change a broker setting: per-broker, for one broker at a time; cluster-wide, for one or
-all brokers; read-only, only in the file.
+The last column of topic and group settings is the broker setting that provides the default.
+*Dynamic* shows how `kafka-configs` can change a broker setting: per-broker, for one broker at a
+time; cluster-wide, for one or all brokers; read-only, only in the file.
 """
 
-GROUPS = """Settings of groups with the new protocol (`group.protocol=consumer`). A change applies immediately on every
-broker; members receive a new interval with their next heartbeat. Settings can be changed before the group exists, and
-remain when the group is deleted. The session timeout must be longer than the heartbeat interval.
+GROUPS = """Settings of groups with the new protocol (`group.protocol=consumer`). A change applies
+immediately on every broker; members receive a new interval with their next heartbeat. Settings can
+be changed before the group exists, and remain when the group is deleted. The session timeout must
+be longer than the heartbeat interval.
 
 ```
 kavka configs --bootstrap-server localhost:9092 --alter --group billing --add-config consumer.session.timeout.ms=60000
@@ -114,8 +116,9 @@ def render() -> str:
 
 CLIENTS = """# Settings of the clients
 
-All names are Kafka's, except those marked *our own*. `make docs` generates this page from the tables that the clients
-use. Pass settings to a client in a mapping with these names, or as keywords with underscores instead of dots.
+All names are Kafka's, except those with the remark "Kavka only". `make docs` generates this page
+from the tables that the clients use. Pass settings to a client in a mapping with these names, or as
+keywords with underscores instead of dots.
 """
 
 

@@ -17,15 +17,15 @@ INTRODUCTION = """# Command-line tools
 
 `make docs` generates this page from the tables that the tools use.
 
-Each tool is a subcommand of `kavka`, and Kafka's tools are also scripts with Kafka's names, with and without `.sh`:
-under `bin/` in a checkout, on the PATH after `pip install`. The tools use only the client, so they also work with
-Apache Kafka.
+Each tool is a subcommand of `kavka`, and Kafka's tools are also scripts with Kafka's names, with and
+without `.sh`: under `bin/` in a checkout, on the PATH after `pip install`. The tools use only the
+client, so they also work with Apache Kafka.
 
-- Options are Kafka's. All tools accept `--name value` and `--name=value`, one or two dashes, unambiguous prefixes of
-  names, `--help` and `--version`.
-- In a pipe or a file, a tool prints the same bytes as the tool of Kafka 3.9 (`kafka-consumer-groups`: Kafka 4.3). On a
-  terminal, tools print aligned tables, colours (unless `NO_COLOR` is set) and live progress. `--json` prints lists as
-  JSON.
+- Options are Kafka's. All tools accept `--name value` and `--name=value`, one or two dashes,
+  unambiguous prefixes of names, `--help` and `--version`.
+- In a pipe or a file, a tool prints the same bytes as the tool of Kafka 3.9
+  (`kafka-consumer-groups`: Kafka 4.3). On a terminal, tools print aligned tables, colours (unless
+  `NO_COLOR` is set) and live progress. `--json` prints lists as JSON.
 - An error is one line on standard error and a non-zero exit code (Kafka's `kafka-consumer-groups` and
   `kafka-delete-records` exit with 0); after Ctrl-C the exit code is 130.
 - `--zookeeper host:port[/chroot]` reads the bootstrap brokers from ZooKeeper.
