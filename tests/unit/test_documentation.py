@@ -46,7 +46,7 @@ def test_every_page_with_commands_or_programs_has_a_test() -> None:
 
 def test_blocks_that_no_test_runs_are_rare() -> None:
     marked = {page.name: [block for block in blocks(f"docs/{page.name}") if block.reason] for page in DOCS.glob("*.md")}
-    assert sum(map(len, marked.values())) <= 10
+    assert sum(map(len, marked.values())) <= 12
 
 
 def test_the_messages_of_the_troubleshooting_page_exist() -> None:
