@@ -20,7 +20,7 @@ from kavka.pipeline.connect.tasks import Worker
 from kavka.pipeline.spark import activate
 from tests.support import jars
 from tests.support.connect_worker import TIMEOUT_S
-from tests.support.connectors import batches, context_of, records
+from tests.support.connectors import batches, context_of, records, rows_between
 from tests.support.missing import skip_loudly
 from tests.support.our_consumer import fill, make_topic
 from tests.support.postgres import Postgres, PostgresMissing
@@ -119,10 +119,10 @@ def test_a_batch_that_is_read_again_has_the_same_rows(sql: Any, postgres: Postgr
     options = {"mode": "timestamp", "timestamp_column_name": "at", "exactly_once": True}
     connector, context = source(sql, postgres, table, tmp_path, **options)
     end = connector.next(context, {})
-    rows = connector.read_range(context, {}, end).collect()
+    rows = rows_between(connector, context, {}, end)
     postgres.query(f"UPDATE {table} SET at = '2024-02-01'")
     restarted, context = source(sql, postgres, table, tmp_path, **options)
-    assert restarted.read_range(context, {}, end).collect() == rows
+    assert rows_between(restarted, context, {}, end) == rows
     assert ids(batches(restarted, context, end)[0]) == [[1]]
 
 
@@ -137,12 +137,12 @@ def test_bulk_mode_reads_all_rows_in_every_poll_and_maps_numerics(
         sql, postgres, table, tmp_path, mode="bulk", poll_interval_ms=1, numeric_mapping="best_fit"
     )
     first_end = connector.next(context, {})
-    frame = connector.read_range(context, {}, first_end)
+    (frame,) = connector.read_range(context, {}, first_end)
     types = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType.fields}
     assert types == {"id": "int", "small": "smallint", "big": "bigint", "price": "double"}
     second_end = connector.next(context, first_end)
     assert second_end != first_end
-    assert ids([connector.read_range(context, first_end, second_end).collect()]) == [[1]]
+    assert ids([rows_between(connector, context, first_end, second_end)]) == [[1]]
 
 
 def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:

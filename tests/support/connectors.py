@@ -36,9 +36,15 @@ def batches(source: IncrementalSource, context: Context, start: Offsets) -> tupl
     offsets."""
     batches = []
     while (end := source.next(context, start)) is not None:
-        batches.append(source.read_range(context, start, end).collect())
+        batches.append(rows_between(source, context, start, end))
         start = end
     return batches, start
+
+
+def rows_between(source: IncrementalSource, context: Context, start: Offsets, end: Offsets) -> list[Any]:
+    """Return the rows of a batch."""
+    frames = source.read_range(context, start, end)
+    return [row for frame in (frames if isinstance(frames, list) else [frames]) for row in frame.collect()]
 
 
 def records(spark: Any, rows: list[tuple[Any, ...]], columns: str, key: str = "id", topic: str = "out") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,15 +90,17 @@ def test_offsets_are_changed_only_when_a_connector_is_stopped(herder: Herder) ->
 def test_only_failed_instances_are_restarted_if_requested(herder: Herder) -> None:
     herder.create("c", SOURCE, None)
     running, failed = Status("RUNNING", "w:1"), Status("FAILED", "w:1", "why")
-    herder.statuses.put("c", running, running)
+    herder.statuses.put("c", running, {0: running, 1: running})
     plan = herder.restart("c", include_tasks=True, only_failed=True)
-    assert plan is not None and plan["tasks"][0]["state"] == "RUNNING"
+    assert plan is not None and [task["state"] for task in plan["tasks"]] == ["RUNNING", "RUNNING"]
     assert herder.restart("c", include_tasks=False, only_failed=False) is None
-    herder.statuses.put("c", running, failed)
+    herder.statuses.put("c", running, {0: running, 1: failed})
     plan = herder.restart("c", include_tasks=True, only_failed=True)
     assert plan is not None
-    assert (plan["connector"]["state"], plan["tasks"][0]["state"]) == ("RUNNING", "RESTARTING")
-    assert "trace" not in plan["tasks"][0]
+    assert [plan["connector"]["state"], *(task["state"] for task in plan["tasks"])] == [
+        "RUNNING", "RUNNING", "RESTARTING",
+    ]  # fmt: skip
+    assert "trace" not in plan["tasks"][1]
 
 
 def test_plugins_are_listed_with_their_options(herder: Herder) -> None:
@@ -119,6 +122,7 @@ class StuckTask:
     def __init__(self, originals: dict[str, str]) -> None:
         self.originals = originals
         self.is_stuck = True
+        self.stopping = threading.Event()
 
     def stop(self, timeout: float | None = None) -> bool:
         return not self.is_stuck
@@ -135,7 +139,7 @@ def add_stuck_task(herder: Herder, name: str) -> StuckTask:
     herder.create(name, SOURCE, None)
     task = StuckTask(herder.config(name))
     herder._tasks[name] = task  # type: ignore[assignment]
-    herder._put(name, Status("RUNNING", "w:1"), Status("RUNNING", "w:1"))
+    herder._put(name, Status("RUNNING", "w:1"), {0: Status("RUNNING", "w:1")})
     return task
 
 
@@ -162,7 +166,7 @@ def test_a_connector_is_stopped_only_after_its_task_has_ended(herder: Herder) ->
     task.is_stuck = False
     herder._reconcile()
     status = herder.statuses.connector("c")
-    assert status is not None and (status.state, herder.statuses.task("c")) == ("STOPPED", None)
+    assert status is not None and (status.state, herder.statuses.tasks("c")) == ("STOPPED", {})
 
 
 def test_a_stuck_task_does_not_block_other_connectors(herder: Herder) -> None:

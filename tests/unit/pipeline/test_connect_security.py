@@ -368,7 +368,8 @@ def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") ->
 def group_herder(table: MemoryTable, leader: str = "w:1", leader_url: str = "http://none:1") -> DistributedHerder:
     """A worker w:1 of a group, which does not run."""
     worker = idle_herder().worker
-    herder = DistributedHerder(worker, ConfigStore(table), StatusStore(MemoryTable()), {"rebalance.timeout.ms": 1}, "")
+    settings = {"rebalance.timeout.ms": 1, "session.timeout.ms": 600_000}
+    herder = DistributedHerder(worker, ConfigStore(table), StatusStore(MemoryTable()), settings, "")
     herder.set_assignments(Assignments(leader, 1, {leader: leader_url}, {leader: ("c",)}))
     return herder
 
@@ -490,9 +491,9 @@ def test_only_the_leader_of_a_group_with_a_key_accepts_internal_requests(table: 
 
 
 class RunningTask:
-    """A task that runs nothing."""
+    """Two tasks that run nothing."""
 
-    originals = CONFIG
+    originals, count = CONFIG, 2
 
 
 def test_a_worker_publishes_its_tasks_through_the_leader(stores: Path, table: MemoryTable, tmp_path: Path) -> None:
@@ -520,11 +521,11 @@ def test_a_worker_publishes_its_tasks_through_the_leader(stores: Path, table: Me
         key = follower.configs.session_key()
         assert key is not None
         publisher.publish()
-        assert follower.configs.task_config("c") == TASKS[0]
+        assert follower.configs.task_configs("c") == TASKS * 2
         # A valid key is not replaced.
         Publisher(leader, keys, peers).publish()
         assert follower.configs.session_key() == key
-        follower.configs.put_task_config("c", {})
+        follower.configs.put_task_configs("c", [{}])
         weak = KeySettings(signature_algorithm="HmacSHA1")
         with pytest.raises(ConnectError, match="status 400"):
             Publisher(follower, weak, peers).publish()
@@ -536,7 +537,7 @@ def test_the_leader_publishes_its_own_tasks(table: MemoryTable) -> None:
     leader = group_herder(table)
     leader._tasks["c"] = RunningTask()  # type: ignore[assignment]
     Publisher(leader, KeySettings(), Peers()).publish()
-    assert leader.configs.task_config("c") == TASKS[0]
+    assert leader.configs.task_configs("c") == TASKS * 2
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,14 @@ def test_configurations_have_kafka_connects_format() -> None:
     store = ConfigStore(table)
     store.put("c", {"name": "c", "topic": "t"}, STARTED)
     assert json.loads(table.get("connector-c") or "") == {"properties": {"name": "c", "topic": "t"}}
-    store.put_task_config("c", {"task.class": "x"})
+    store.put_task_configs("c", [{"task.class": "y"}, {"task.class": "y"}])
+    assert json.loads(table.get("commit-c") or "") == {"tasks": 2}
+    store.put_task_configs("c", [{"task.class": "x"}])
     assert json.loads(table.get("task-c-0") or "") == {"properties": {"task.class": "x"}}
     assert json.loads(table.get("commit-c") or "") == {"tasks": 1}
-    assert store.task_config("c") == {"task.class": "x"} and store.task_config("d") is None
+    assert store.task_configs("c") == [{"task.class": "x"}] and store.task_configs("d") == []
+    table.put({"commit-c": '{"tasks":3}'})
+    assert store.task_configs("c") == []
     store.put_target("c", STOPPED)
     assert json.loads(table.get("target-state-c") or "") == {"state": "PAUSED", "state.v2": "STOPPED"}
     assert store.target("c") == STOPPED
@@ -50,10 +54,18 @@ def test_configurations_have_kafka_connects_format() -> None:
 def test_states_and_topics_are_stored_per_connector() -> None:
     table = MemoryTable()
     store = StatusStore(table)
-    store.put("a", Status("RUNNING", "w:1"), Status("FAILED", "w:1", "why", 3))
+    failed, running = Status("FAILED", "w:1", "why", 3), Status("RUNNING", "w:1")
+    # Earlier versions have only task 0.
+    table.put({"status-task-a-0": '{"state":"FAILED","trace":"why","worker_id":"w:1","generation":3}'})
+    assert store.tasks("a") == {0: failed}
+    store.put("a", running, dict.fromkeys(range(11), running) | {1: failed})
+    store.put("a-1", running, {0: running})
     store.put("b", Status("PAUSED", "w:2"))
-    assert store.task("a") == Status("FAILED", "w:1", "why", 3)
-    assert store.task("b") is None
+    assert list(store.tasks("a")) == list(range(11)) and store.tasks("a")[1] == failed
+    assert store.tasks("b") == {}
+    store.put("a", tasks={0: running})
+    assert (store.tasks("a"), store.tasks("a-1")) == ({0: running}, {0: running})
+    store.delete("a-1")
     store.add_topics("a", {"x", "y"})
     store.add_topics("b", {"x"})
     assert store.topics("a") == ["x", "y"]
@@ -69,12 +81,13 @@ def test_offsets_survive_a_restart_and_have_kafka_connects_format(tmp_path: Path
     store = OffsetStore(FileTable(path))
     store.put("c", "table", {}, {"users": {"incrementing": 7}, "orders": {"incrementing": 1}})
     assert json.loads(path.read_text())['["c",{"table":"users"}]'] == '{"incrementing":7}'
-    store.put_plan("c", 4, {}, {"users": {"incrementing": 9}}, done=False)
+    store.put("c", "table", {}, {"users": {"incrementing": 7, "kavka.ranges": []}})
+    store.put_plan("c", 4, {}, {"users": {"incrementing": 9}}, done=False, tasks=2)
     reopened = OffsetStore(FileTable(path))
     assert reopened.offsets("c", "table") == {"users": {"incrementing": 7}, "orders": {"incrementing": 1}}
     assert reopened.offsets("other", "table") == {}
     plan = reopened.plan("c")
-    assert plan is not None and (plan.number, plan.done, plan.id) == (4, False, store.identity("c"))
+    assert plan is not None and (plan.number, plan.done, plan.tasks) == (4, False, 2) and plan.id == store.identity("c")
     reopened.put("c", "table", {"users": {"incrementing": 7}}, {})
     assert set(reopened.offsets("c", "table")) == {"orders"}
     reopened.reset("c")
@@ -186,7 +199,7 @@ def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: p
 
     def herder(worker_id: str) -> DistributedHerder:
         worker = Worker(worker_id, {}, lambda: None, "points", OffsetStore(MemoryTable()))  # type: ignore[arg-type, return-value]
-        settings = {"rebalance.timeout.ms": 1}
+        settings = {"rebalance.timeout.ms": 1, "session.timeout.ms": 600_000}
         return DistributedHerder(worker, configs, StatusStore(MemoryTable()), settings, f"http://{worker_id}")
 
     herders = {"m1": herder("localhost:8083"), "m2": herder("localhost:8083"), "m3": herder("other:8083")}

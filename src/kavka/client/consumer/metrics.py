@@ -48,7 +48,8 @@ class ConsumerMetrics:
 
     def record_heartbeat(self, seconds: float) -> None:
         self.heartbeat_latency.add(seconds)
-        self.last_heartbeat = time.monotonic()
+        # When it was sent: the group's coordinator received it later.
+        self.last_heartbeat = time.monotonic() - seconds
 
     def items(self) -> Iterator[tuple[str, float]]:
         now = time.monotonic()

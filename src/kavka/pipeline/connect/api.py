@@ -146,6 +146,11 @@ class Source(Connector):
 
     kind = SOURCE
 
+    def tasks(self, context: Context) -> int:
+        """Returns the number of tasks: the parallel parts of a batch, at most `tasks.max`. Called
+        after `start`, and before every batch of an `IncrementalSource`."""
+        return int(context["tasks.max"])
+
     def read(self, context: Context) -> DataFrame:
         raise NotImplementedError
 
@@ -156,7 +161,8 @@ class IncrementalSource(Source):
 
     `next` returns the end offsets of the batch that begins at `start`. `read_range` returns the
     records between `start` and `end`. After a crash `read_range` is called again with the same
-    `start` and `end`. For exactly-once delivery it must return the same rows.
+    `start` and `end`. For exactly-once delivery it must return the same rows. A field of an offset
+    whose name starts with `kavka.` belongs to the batch and is not stored with the offsets.
     """
 
     partition_field: ClassVar[str] = "partition"
@@ -170,8 +176,9 @@ class IncrementalSource(Source):
         first call."""
         raise NotImplementedError
 
-    def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
-        """Returns the records of the batch, as a batch DataFrame."""
+    def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame | Sequence[DataFrame]:
+        """Returns the records of the batch, as a batch DataFrame; or several of them, if the
+        records have different columns."""
         raise NotImplementedError
 
     def writer(self, context: Context, start: Offsets, end: Offsets) -> DataFrameWriter | None:

@@ -6,6 +6,10 @@ leader (`WorkerAssignor`) assigns connectors instead of partitions. Every member
 connectors that it runs, and they stay in place if the result is balanced. Only the leader changes
 configurations. Other workers forward such requests to the leader.
 
+A worker holds its assignment while its last heartbeat is younger than two thirds of
+`session.timeout.ms`. In the rest of the session it stops its connectors, because the group may have
+removed it. It starts them again when the group assigns them to it.
+
 Before a worker starts a connector whose previous owner is still a member, it waits until that
 worker has published the state UNASSIGNED, or for `rebalance.timeout.ms`.
 """
@@ -35,6 +39,7 @@ from kavka.pipeline.connect.tasks import Worker
 logger = logging.getLogger(__name__)
 
 _POLL_TIMEOUT = 0.2
+_HELD_PART_OF_SESSION = 2 / 3
 # The assignment of a worker whose id is also the id of another worker: without connectors, since
 # both would otherwise run the same ones.
 _DUPLICATE_ID: dict[str, Any] = {"leader": "", "workers": {}, "connectors": {}}
@@ -92,6 +97,7 @@ class WorkerAssignor(Assignor):
     def user_data(self, topics: frozenset[str]) -> bytes | None:
         herder = self._herder
         report = {"worker": herder.worker.id, "url": herder.url, "running": herder.running(), "process": herder.process}
+        herder.on_join()
         return json.dumps(report).encode()
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
@@ -162,8 +168,15 @@ class DistributedHerder(Herder):
         self.url = url
         self.process = uuid.uuid4().hex
         """Distinguishes this worker from another worker with the same id."""
-        self._assignments = Assignments()
         self._has_joined = False
+        self._held = Assignments()
+        self._expires = 0.0
+        """When this worker no longer holds its assignments, unless a heartbeat succeeds before."""
+        self._joined = time.monotonic()
+        """The time of the last JoinGroup request. The session begins after it."""
+        self._hold_time = settings["session.timeout.ms"] / 1000 * _HELD_PART_OF_SESSION
+        self._session_lock = threading.Lock()
+        """Protects the four fields above: a rebalance runs in another thread."""
         self._settings = settings
         self._leaving = threading.Event()
         self._handover_timeout = settings["rebalance.timeout.ms"] / 1000
@@ -186,14 +199,26 @@ class DistributedHerder(Herder):
     def running(self) -> list[str]:
         return sorted(self._tasks)
 
+    @property
+    def _assignments(self) -> Assignments:
+        """The current assignments. There are none if the group may have removed this worker."""
+        with self._session_lock:
+            return self._held if time.monotonic() < self._expires else Assignments()
+
+    def on_join(self) -> None:
+        with self._session_lock:
+            self._joined = time.monotonic()
+
     def set_assignments(self, assignments: Assignments) -> None:
         logger.info(
             "Worker %s joined generation %d: the leader is %s, its connectors are %s", self.worker.id,
             assignments.generation, assignments.leader,
             ", ".join(assignments.connectors.get(self.worker.id, ())) or "none",
         )  # fmt: skip
-        self._assignments = assignments
         self._has_joined = True
+        with self._session_lock:
+            self._held = assignments
+            self._expires = self._joined + self._hold_time
         self._waiting_since.clear()
         self.wake()
 
@@ -228,8 +253,33 @@ class DistributedHerder(Herder):
                 except KafkaError as error:
                     logger.warning("Cannot poll the coordinator of the group of workers: %s", error)
                     self._leaving.wait(1.0)
+                self._renew(consumer)
         finally:
             consumer.close(10.0)
+
+    def _renew(self, consumer: Consumer[Any, Any]) -> None:
+        """Extends the hold of the assignments to the last heartbeat. Stops all connectors if it has
+        expired, or if the group has removed this worker. This thread does not wait for brokers, in
+        contrast to that of the herder, which waits for the tasks to end."""
+        with self._session_lock:
+            held = self._held
+        since_heartbeat = consumer.metrics()["last-heartbeat-seconds-ago"]
+        is_member = consumer.group_metadata().generation_id >= 0
+        with self._session_lock:
+            if is_member and since_heartbeat >= 0:
+                self._expires = max(self._expires, time.monotonic() - since_heartbeat + self._hold_time)
+            elif not is_member and self._held is held:
+                self._held = Assignments()
+        if self._assignments.generation >= 0:
+            return
+        for task in list(self._tasks.values()):
+            if not task.stopping.is_set():
+                logger.warning(
+                    "The coordinator of the group of workers does not respond to heartbeats. Stopping connector %s: "
+                    "another worker may take it over", task.name,
+                )  # fmt: skip
+                threading.Thread(target=task.stop, args=(0.0,), name=f"connect-stop-{task.name}", daemon=True).start()
+                self.wake()
 
     def _is_outdated(self) -> bool:
         return self._assignments.all() != set(self.configs.names())
@@ -262,9 +312,12 @@ class DistributedHerder(Herder):
     def leader_url(self) -> str | None:
         return "" if self._is_leader() else self._assignments.workers.get(self._assignments.leader)
 
-    def task_configs(self) -> dict[str, dict[str, str]]:
-        running = {name: task.originals for name, task in list(self._tasks.items())}
-        return {name: task_config_of(config) for name, config in running.items() if config == self.configs.config(name)}
+    def task_configs(self) -> dict[str, list[dict[str, str]]]:
+        return {
+            name: [task_config_of(task.originals)] * task.count
+            for name, task in list(self._tasks.items())
+            if task.originals == self.configs.config(name)
+        }
 
     # --- overrides of Herder
 
@@ -279,10 +332,10 @@ class DistributedHerder(Herder):
         expected = task_config_of(self.config(name))
         # A request for an earlier configuration or for another connector, for example a repeated
         # request, changes nothing.
-        if body != [expected]:
+        if not isinstance(body, list) or not body or any(config != expected for config in body):
             raise RestError(409, f"The task configurations are not those of the current configuration of {name}")
-        if self.configs.task_config(name) != expected:
-            self.configs.put_task_config(name, expected)
+        if self.configs.task_configs(name) != body:
+            self.configs.put_task_configs(name, body)
 
     def owns(self, name: str) -> bool:
         return name in self._assignments.connectors.get(self.worker.id, ())
@@ -306,6 +359,11 @@ class DistributedHerder(Herder):
         for name in self.statuses.names():
             if name not in self._tasks and not self.owns(name) and self._assignments.generation >= 0:
                 self._unassign(name)
+
+    def _unassign(self, name: str) -> None:
+        """Publishes the state only as a member: another worker may have published its own."""
+        if self._assignments.generation >= 0:
+            super()._unassign(name)
 
     def _deletes_statuses(self) -> bool:
         return self._is_leader()

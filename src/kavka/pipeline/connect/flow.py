@@ -175,7 +175,8 @@ class Flow:
                 "partition": raw["partition"].cast("string"),
                 "offset": raw["offset"].cast("string"),
                 "connector.name": F.lit(self.name),
-                "task.id": F.lit("0"),
+                # The Spark partitions of a micro-batch are the tasks.
+                "task.id": F.spark_partition_id().cast("string"),
                 "stage": error["stage"],
                 "class.name": error["operator"],
                 "exception.class.name": error["exception"],

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kavka import __version__
@@ -163,15 +164,16 @@ class Herder:
             self._passed.set()
 
     def _reconcile(self) -> None:
-        for name in list(self._tasks):
+        for name, task in list(self._tasks.items()):
             if self._closing:
                 return
             if self.configs.config(name) is None:
                 self._stop(name)
                 self._outcomes.pop(name, None)
-            elif not self.owns(name) and self._stop(name):
+            elif (task.stopping.is_set() or not self.owns(name)) and self._stop(name):
                 self._outcomes.pop(name, None)
-                self._unassign(name)
+                if not self.owns(name):
+                    self._unassign(name)
         for name in self.configs.names():
             if self._closing:
                 return
@@ -215,9 +217,9 @@ class Herder:
         if status is None or (status.state, status.worker_id) != (target, self.worker.id):
             self._put(name, connector=Status(target, self.worker.id, None, self.generation))
             if target == PAUSED:
-                self._put(name, task=Status(PAUSED, self.worker.id, None, self.generation))
+                self._put_tasks(name, PAUSED, max(1, len(self.statuses.tasks(name))))
             else:
-                self.statuses.delete_task(name)
+                self._put(name, tasks={})
 
     def _start(self, name: str, config: Mapping[str, str]) -> None:
         logger.info("Starting connector %s", name)
@@ -230,13 +232,26 @@ class Herder:
             return
         self._broken.pop(name, None)
         task = Task(
-            self.worker, name, cls, config, self._on_task_end, lambda topics: self.statuses.add_topics(name, topics)
+            self.worker,
+            name,
+            cls,
+            config,
+            self._on_task_end,
+            lambda topics: self.statuses.add_topics(name, topics),
+            self._on_task_count,
+            self._expected_tasks(name, config),
         )
         self._outcomes.pop(name, None)
         self._tasks[name] = task
         running = Status(RUNNING, self.worker.id, None, self.generation)
-        self._put(name, connector=running, task=running)
+        self._put(name, running, dict.fromkeys(range(task.count), running))
         task.start()
+
+    def _expected_tasks(self, name: str, config: Mapping[str, str]) -> int:
+        """Returns the number of tasks when the connector ran last, at most `tasks.max`. A connector
+        determines the number after its start."""
+        limit = config.get("tasks.max", "1").strip()
+        return max(1, min(len(self.statuses.tasks(name)), int(limit) if limit.isdecimal() else 1))
 
     def _stop(self, name: str) -> bool:
         task = self._tasks.get(name)
@@ -254,13 +269,26 @@ class Herder:
         if self._tasks.get(task.name) is not task:
             return
         self._outcomes[task.name] = outcome
-        if outcome.kind in (DONE, FAILED):
-            state = STOPPED if outcome.kind == DONE else FAILED_STATE
-            self._put(task.name, task=Status(state, self.worker.id, outcome.trace, self.generation))
+        if outcome.kind == DONE:
+            self._put_tasks(task.name, STOPPED, task.count)
+        elif outcome.kind == FAILED:
+            others = f"The task ended because task {task.name}-{outcome.task} failed: the tasks share a query"
+            other = Status(FAILED_STATE, self.worker.id, others, self.generation)
+            failed = replace(other, trace=outcome.trace)
+            self._put(task.name, tasks={**dict.fromkeys(range(task.count), other), outcome.task: failed})
 
-    def _put(self, name: str, connector: Status | None = None, task: Status | None = None) -> None:
+    def _on_task_count(self, task: Task) -> None:
+        """Called by the task's thread, while it runs."""
+        if self._tasks.get(task.name) is task and not task.stopping.is_set():
+            self._put_tasks(task.name, RUNNING, task.count)
+
+    def _put_tasks(self, name: str, state: str, count: int) -> None:
+        status = Status(state, self.worker.id, None, self.generation)
+        self._put(name, tasks=dict.fromkeys(range(count), status))
+
+    def _put(self, name: str, connector: Status | None = None, tasks: Mapping[int, Status] | None = None) -> None:
         try:
-            self.statuses.put(name, connector, task)
+            self.statuses.put(name, connector, tasks)
         except ConnectError as error:
             logger.warning("Cannot store the state of %s: %s", name, error)
 
@@ -268,7 +296,7 @@ class Herder:
         status = self.statuses.connector(name)
         if status is not None and status.worker_id == self.worker.id and status.state != UNASSIGNED:
             unassigned = Status(UNASSIGNED, self.worker.id, None, self.generation)
-            self._put(name, connector=unassigned, task=unassigned if self.statuses.task(name) is not None else None)
+            self._put(name, unassigned, dict.fromkeys(self.statuses.tasks(name), unassigned))
 
     def outcomes(self) -> dict[str, Outcome] | None:
         """Returns the outcome of each connector; None while any connector runs."""
@@ -354,7 +382,7 @@ class Herder:
         return {"name": name, "config": config, "tasks": self._task_ids(name), "type": self._kind(config)}
 
     def _task_ids(self, name: str) -> list[dict[str, Any]]:
-        return [{"connector": name, "task": 0}] if self.statuses.task(name) is not None else []
+        return [{"connector": name, "task": number} for number in self.statuses.tasks(name)]
 
     def _kind(self, config: Mapping[str, str]) -> str:
         try:
@@ -369,11 +397,11 @@ class Herder:
         config, status = self.configs.config(name), self.statuses.connector(name)
         if config is None or status is None:
             raise RestError(404, f"No status found for connector {name}")
-        task = self.statuses.task(name)
+        tasks = self.statuses.tasks(name)
         return {
             "name": name,
             "connector": _status_json(status),
-            "tasks": [{"id": 0, **_status_json(task)}] if task is not None else [],
+            "tasks": [{"id": number, **_status_json(task)} for number, task in tasks.items()],
             "type": self._kind(config),
         }
 
@@ -448,10 +476,11 @@ class Herder:
         `include_tasks` is set, otherwise None."""
         self.config(name)
         self.require_owner(name)
-        connector, task = self.statuses.connector(name), self.statuses.task(name)
+        connector, tasks = self.statuses.connector(name), self.statuses.tasks(name)
         if connector is None:
             raise RestError(404, f"Status for connector {name} not found")
-        has_failed = FAILED_STATE in (connector.state, task.state if include_tasks and task is not None else "")
+        states = [connector.state, *(task.state for task in tasks.values() if include_tasks)]
+        has_failed = FAILED_STATE in states
         if only_failed and not has_failed:
             return self.status(name) if include_tasks else None
         is_active = connector.state in (RUNNING, FAILED_STATE)
@@ -465,6 +494,7 @@ class Herder:
         return plan if include_tasks else None
 
     def restart_task(self, name: str, number: int) -> None:
+        """Requests a restart of all tasks of the connector, since they share a query."""
         self._task(name, number)
         self.require_owner(name)
         if self.configs.target(name) == STARTED:
@@ -472,8 +502,8 @@ class Herder:
 
     def _task(self, name: str, number: int) -> Status:
         self.config(name)
-        status = self.statuses.task(name)
-        if status is None or number != 0:
+        status = self.statuses.tasks(name).get(number)
+        if status is None:
             raise RestError(404, f"No status found for task {name}-{number}")
         return status
 
@@ -507,8 +537,8 @@ class Herder:
         """Returns the class of a stopped connector. Raises RestError unless the connector is
         stopped."""
         cls = self._class(name)
-        status, task = self.statuses.connector(name), self.statuses.task(name)
-        if self.configs.target(name) != STOPPED or status is None or status.state != STOPPED or task is not None:
+        status, tasks = self.statuses.connector(name), self.statuses.tasks(name)
+        if self.configs.target(name) != STOPPED or status is None or status.state != STOPPED or tasks:
             raise RestError(
                 400,
                 "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for "
@@ -532,7 +562,7 @@ class Herder:
 
 
 def task_config_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Returns the configuration of a connector's task."""
+    """Returns the configuration of each of a connector's tasks."""
     return {**config, "task.class": config[plugins.CLASS]}
 
 

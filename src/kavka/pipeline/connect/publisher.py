@@ -1,7 +1,7 @@
 """Publishes the session key of the group and the configurations of tasks, in a separate thread.
 
 As in Kafka Connect, only the leader writes to the config topic. The leader replaces the session key
-when it has expired. The worker that runs a connector sends the configuration of its task to the
+when it has expired. The worker that runs a connector sends the configurations of its tasks to the
 leader, in a signed request (KIP-507). Each pass compares the stored records with those that should
 be stored, so a lost request is repeated.
 """
@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
@@ -37,7 +37,7 @@ class Member(Protocol):
     def leader_url(self) -> str | None:
         """The address of the leader; None if it is unknown, "" if it is this worker."""
 
-    def task_configs(self) -> Mapping[str, Mapping[str, str]]:
+    def task_configs(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
         """The configurations of the tasks that this worker runs, by connector."""
 
 
@@ -79,19 +79,19 @@ class Publisher:
             return
         if not leader_url and self._keys.must_replace(configs.session_key(), _now_ms()):
             configs.put_session_key(self._keys.new_key(_now_ms()))
-        for name, config in self._member.task_configs().items():
-            if configs.task_config(name) == config:
+        for name, task_configs in self._member.task_configs().items():
+            if configs.task_configs(name) == task_configs:
                 continue
             if leader_url:
-                self._send(leader_url, name, config)
+                self._send(leader_url, name, task_configs)
             else:
-                configs.put_task_config(name, config)
+                configs.put_task_configs(name, task_configs)
 
-    def _send(self, leader_url: str, name: str, config: Mapping[str, str]) -> None:
+    def _send(self, leader_url: str, name: str, task_configs: Sequence[Mapping[str, str]]) -> None:
         key = self._member.configs.session_key()
         if key is None:
             return
-        body = json.dumps([dict(config)]).encode()
+        body = json.dumps([dict(config) for config in task_configs]).encode()
         url = f"{leader_url.rstrip('/')}/connectors/{quote(name)}/tasks?forward=false"
         try:
             response = self._peers.send("POST", url, body, self._keys.signature(key, body), _REQUEST_TIMEOUT_S)

@@ -46,9 +46,10 @@ COMMON = (
            validator=_NO_CONTROL, group="Common", width="MEDIUM", display_name="Connector name"),
     Option("connector.class", doc="Kafka's class name of the connector, a short name, or `module.Class` of a custom "
            "one (see `plugin.path`).", importance=HIGH, group="Common", width="LONG", display_name="Connector class"),
-    Option("tasks.max", INT, 1, "Kafka's limit on tasks. Here a connector has one task; for file sources and Datagen "
-           "this is the number of Spark tasks.", HIGH, AtLeast(1), "Common", "SHORT", "Tasks max"),
-    Option("tasks.max.enforce", BOOLEAN, True, "Has no effect: there is never more than one task.", LOW, None, "Common",
+    Option("tasks.max", INT, 1, "The maximum number of tasks, which read and write in parallel. A sink has at most "
+           "one task per topic partition.", HIGH, AtLeast(1), "Common", "SHORT", "Tasks max"),
+    Option("tasks.max.enforce", BOOLEAN, True, "Whether a connector that needs more tasks than `tasks.max` fails. "
+           "Otherwise the worker logs a warning and runs them.", LOW, None, "Common",
            "SHORT", "Enforce tasks max"),
     Option("key.converter", CLASS, None, "The converter of keys; the default is the worker's converter.", LOW, None,
            "Common", "SHORT", "Key converter class", tuple(sorted(CONVERTERS))),

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kavka.client.admin import Admin
@@ -27,6 +27,7 @@ from kavka.pipeline.connect.tasks import Task, trigger_of, write_frame, writer_o
 from kavka.pipeline.connect.topic_table import create_topic
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.files import HadoopPath
+from kavka.pipeline.spark.offsets import from_checkpoint, task_of, to_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,27 +43,32 @@ def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None
     keep_raw = bool(context["errors.deadletterqueue.topic.name"]) or bool(context["errors.log.include.messages"])
     worker = task.worker
     flow = Flow.of(task.name, task.settings, context.config, worker.properties, keep_raw, worker.declared)
-    if not _wait_for_topics(task, context):
+    partitions = _wait_for_topics(task, context)
+    if partitions is None:
         return
     frame = context.spark.readStream.format("kavka").options(**_reader_options(context, flow)).load()
-    _Run(task, context, sink, retries, flow).run(observe_input(frame))
+    _Run(task, context, sink, retries, flow, partitions).run(observe_input(frame))
 
 
-def _wait_for_topics(task: Task, context: Context) -> bool:
-    """Waits until the topics exist: a sink may be configured before its topics are created. Returns
-    False if the task was stopped."""
-    topics = list(context["topics"])
+def _wait_for_topics(task: Task, context: Context) -> list[TopicPartition] | None:
+    """Returns the partitions of the topics. Waits until the topics of `topics` exist: a sink may be
+    configured before its topics are created. Returns None if the task was stopped."""
     with Admin(admin_settings(context.client)) as admin:
-        while topics:
+        while True:
             try:
-                admin.describe_topics(topics)
-                break
+                return _partitions(admin, context)
             except AdminError as error:
                 if any(cause.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for cause in error.errors.values()):
                     raise
             if task.pause(_POLL_INTERVAL):
-                return False
-    return True
+                return None
+
+
+def _partitions(admin: Admin, context: Context) -> list[TopicPartition]:
+    pattern = context["topics.regex"]
+    topics = context["topics"] or [topic for topic in admin.list_topics() if re.fullmatch(pattern, topic)]
+    descriptions = admin.describe_topics(topics).values() if topics else ()
+    return [TopicPartition(topic.name, partition.partition) for topic in descriptions for partition in topic.partitions]
 
 
 def _reader_options(context: Context, flow: Flow) -> dict[str, str]:
@@ -81,6 +87,7 @@ def _reader_options(context: Context, flow: Flow) -> dict[str, str]:
         "textColumns": ",".join(flow.text_columns),
         "startingOffsets": _starting_offsets(context, reset),
         "groupIdCommit": group_of(context.name),
+        "maxPartitions": str(context["tasks.max"]),
         "failOnDataLoss": str(context["fail.on.data.loss"]).lower(),
     }
     options["maxOffsetsPerTrigger"] = str(context["max.records.per.batch"])
@@ -96,23 +103,24 @@ def _starting_offsets(context: Context, reset: str) -> str:
         committed = group_offsets(admin, context.name)
         if not committed:
             return reset
-        topics = context["topics"] or [
-            topic for topic in admin.list_topics() if re.fullmatch(context["topics.regex"], topic)
-        ]
         default = _EARLIEST if reset == "earliest" else _LATEST
-        offsets: dict[str, dict[str, int]] = {}
-        for topic in admin.describe_topics(topics).values():
-            for partition in topic.partitions:
-                offset = committed.get(TopicPartition(topic.name, partition.partition), default)
-                offsets.setdefault(topic.name, {})[str(partition.partition)] = offset
-        return json.dumps(offsets)
+        return json.dumps(to_checkpoint({tp: committed.get(tp, default) for tp in _partitions(admin, context)}))
 
 
 class _Run:
     """One run of a sink's query. Spark calls `_write_batch` from a thread of the query."""
 
-    def __init__(self, task: Task, context: Context, sink: Sink, retries: Retries, flow: Flow) -> None:
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        sink: Sink,
+        retries: Retries,
+        flow: Flow,
+        partitions: Collection[TopicPartition],
+    ) -> None:
         self.task, self.context, self.sink, self.retries, self.flow = task, context, sink, retries, flow
+        self._set_partitions(partitions)
         self.dead_letter_topic = context["errors.deadletterqueue.topic.name"]
         self.run_id = uuid.uuid4().hex
         self.types: RecordedTypes | None = None
@@ -131,7 +139,21 @@ class _Run:
             writer = writer.option("checkpointLocation", f"{self.context.checkpoint}/query")
             return writer.queryName(f"connect-{self.task.name}").trigger(**trigger_of(self.context)).start()
 
-        self.task.run_query(start, lambda progress: report_progress(self.task, self.context, progress))
+        self.task.run_query(start, self._on_progress)
+
+    def _set_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Sets the number of tasks, and the task that reads each partition: the Spark source
+        distributes the partitions in the same way."""
+        count = max(1, min(self.context["tasks.max"], len(partitions)))
+        self._owners = task_of(partitions, count)
+        self.task.set_count(count, self.context)
+
+    def _on_progress(self, progress: Any) -> None:
+        end = json.loads(progress.sources[0].endOffset or "null")
+        if end:
+            # Partitions may have been added, or topics created.
+            self._set_partitions(from_checkpoint(end))
+        report_progress(self.task, self.context, progress)
 
     def _spark_writer(self, frame: DataFrame) -> Any:
         """Returns the result of the sink's `writer`. None if the sink has none, the types are not
@@ -180,7 +202,8 @@ class _Run:
             first = rejected[0]
             more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
-            raise ConnectError(f"{where} was rejected: {hide(first.message)}{more}")
+            owner = self._owners.get(TopicPartition(first.topic, first.partition))
+            raise ConnectError(f"{where} was rejected: {hide(first.message)}{more}").of_task(owner)
         failures = [(failure.topic, failure.partition, failure.offset, hide(failure.message)) for failure in rejected]
         schema = "topic string, partition int, offset bigint, rejection string"
         failed = F.broadcast(self.context.spark.createDataFrame(failures, schema))

@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.connect import topic_creation
@@ -17,6 +18,7 @@ from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.settings import seconds
 from kavka.pipeline.connect.tasks import Task, trigger_of, write_frame, writer_options
 from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.files import HadoopPath
 from kavka.pipeline.spark.new_topics import Rule, create_topics, to_json
 
 if TYPE_CHECKING:
@@ -28,12 +30,13 @@ logger = logging.getLogger(__name__)
 def run_source(task: Task, context: Context, source: Source, retries: Retries) -> None:
     flow = _flow(task, context)
     interval = seconds(context["trigger.interval"])
+    task.set_count(source.tasks(context), context)
     while True:
         frame = retries.call(f"Reading {task.name}", lambda: source.read(context))
         if frame.isStreaming:
             _stream(task, context, flow, frame)
             return
-        _write_batch(task, context, flow, frame, None)
+        _write_batch(task, context, flow, [frame], None, task.count)
         if context.available_now or interval is None or task.pause(interval):
             return
 
@@ -47,12 +50,17 @@ def _topic(context: Context) -> str | None:
     return str(topic) if topic else None
 
 
-def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+def _prepared(
+    task: Task, context: Context, flow: Flow, frames: Sequence[DataFrame]
+) -> tuple[DataFrame, dict[str, str]]:
     """Returns (the encoded rows, with an error if they failed; the options of the writer). Raises
     ConnectError if records have no topic."""
-    rows, topic = flow.encode(frame, _topic(context))
-    if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
+    rows, topic = flow.encode(frames[0], _topic(context))
+    if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frames[0].columns}:
         raise ConnectError(f"{task.cls.__name__} returns records without a topic and has no option topic")
+    for frame in frames[1:]:
+        # Encoded rows have the same columns, whatever the columns of the records are.
+        rows = rows.unionByName(flow.encode(frame, _topic(context))[0])
     options = _options(task, context, topic)
     if TIME in rows.columns:
         options["timestampColumn"] = TIME
@@ -89,7 +97,8 @@ def _is_observed(rows: DataFrame) -> bool:
 
 
 def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
-    rows, options = _prepared(task, context, flow, frame)
+    tasks = _tasks_of_stream(task, context)
+    rows, options = _prepared(task, context, flow, [frame if tasks is None else frame.coalesce(tasks)])
     if _is_observed(rows):
         rows = observe(rows, OBSERVATION)
     rows = flow.without_failures(rows)
@@ -119,13 +128,20 @@ def _report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> No
 
 
 def _write_batch(
-    task: Task, context: Context, flow: Flow, frame: DataFrame, batch_options: dict[str, str] | None
+    task: Task,
+    context: Context,
+    flow: Flow,
+    frames: Sequence[DataFrame],
+    batch_options: dict[str, str] | None,
+    tasks: int | None,
 ) -> None:
-    """Writes a batch. `batch_options` identify the batch and its query, if the batch may be written
-    again."""
+    """Writes a batch with at most `tasks` tasks, None for any number. `batch_options` identify the
+    batch and its query, if the batch may be written again."""
     from pyspark.sql import Observation
 
-    rows, options = _prepared(task, context, flow, frame)
+    rows, options = _prepared(task, context, flow, frames)
+    if tasks is not None:
+        rows = rows.coalesce(tasks)
     observation = Observation() if _is_observed(rows) else None
     if observation is not None:
         rows = observe(rows, observation)
@@ -133,6 +149,31 @@ def _write_batch(
     write_frame(flow.without_failures(rows), {**options, **(batch_options or {})})
     if observation is not None:
         _report_metrics(task, context, observation.get)
+
+
+def _tasks_of_stream(task: Task, context: Context) -> int | None:
+    """Returns the number of tasks of a query, and stores it in the checkpoint. A micro-batch that
+    was not completed must be divided as before, so a new number is used only if there is none. None
+    means that an earlier version has started the micro-batch: it did not limit the tasks."""
+    folder = HadoopPath(context.checkpoint, lambda: context.spark)
+    file = folder / "tasks"
+    try:
+        stored = int(file.read_text())
+    except (FileNotFoundError, ValueError):
+        stored = None
+    started, completed = (_last_batch(folder / "query" / name) for name in ("offsets", "commits"))
+    if started > completed and stored != task.count:
+        logger.warning("Connector %s uses tasks.max after its next start: it completes a batch first", task.name)
+        return stored
+    file.write_text(str(task.count))
+    return task.count
+
+
+def _last_batch(folder: HadoopPath) -> int:
+    try:
+        return max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
 
 
 def _make_cancelable(task: Task, context: Context) -> None:
@@ -160,27 +201,29 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
     plan = store.plan(task.name) if context.exactly_once else None
     batch_id = 0 if plan is None else plan.number + 1
     is_repeat = plan is not None and not plan.done
+    task.set_count(source.tasks(context), context)
     while not task.stopping.is_set():
         started = time.monotonic()
         if is_repeat and plan is not None:
-            batch_id, start, end = plan.number, plan.start, plan.end
+            batch_id, start, end, tasks = plan.number, plan.start, plan.end, plan.tasks
         else:
             next_end = retries.call(f"Polling {task.name}", lambda offsets=start: source.next(context, offsets))  # type: ignore[misc]
             if next_end is None:
                 if context.available_now or task.pause(wait):
                     return
                 continue
-            end = next_end
+            end, tasks = next_end, source.tasks(context)
+            task.set_count(tasks, context)
         batch_options = None
         if context.exactly_once:
             if not is_repeat:
-                store.put_plan(task.name, batch_id, start, end, done=False)
+                store.put_plan(task.name, batch_id, start, end, done=False, tasks=tasks)
             batch_options = {"queryId": store.identity(task.name), "runId": run_id, "batchId": str(batch_id)}
         is_repeat = False
-        _process_batch(task, context, source, retries, flow, start, end, batch_options)
+        _process_batch(task, context, source, retries, flow, start, end, batch_options, tasks)
         store.put(task.name, field, start, end)
         if context.exactly_once:
-            store.put_plan(task.name, batch_id, start, end, done=True)
+            store.put_plan(task.name, batch_id, start, end, done=True, tasks=tasks)
             batch_id += 1
         start = end
         if interval is not None and task.pause(max(0.0, interval - (time.monotonic() - started))):
@@ -196,7 +239,12 @@ def _process_batch(
     start: Offsets,
     end: Offsets,
     batch_options: dict[str, str] | None,
+    tasks: int | None,
 ) -> None:
+    """Writes a batch. `tasks` is None for a batch that an earlier version has started."""
+    if tasks is not None:
+        context = replace(context, config={**context.config, "tasks.max": tasks})
+
     def work() -> None:
         topic = _topic(context)
         writer = source.writer(context, start, end) if topic is not None and flow.keeps_text else None
@@ -205,6 +253,8 @@ def _process_batch(
             _make_cancelable(task, context)
             writer.options(**options, **(batch_options or {})).mode("append").save()
             return
-        _write_batch(task, context, flow, source.read_range(context, start, end), batch_options)
+        frames = source.read_range(context, start, end)
+        frames = frames if isinstance(frames, Sequence) else [frames]
+        _write_batch(task, context, flow, frames, batch_options, tasks)
 
     retries.call(f"Reading {task.name}", work)

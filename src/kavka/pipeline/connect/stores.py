@@ -7,12 +7,12 @@ The records in the topics have the keys and JSON of Kafka Connect, so that its t
 |---|---|---|
 | configs | `connector-NAME` | `{"properties": {…}}`; null: deleted |
 | | `target-state-NAME` | `{"state": "STARTED"}`, PAUSED, or with `"state.v2": "STOPPED"` |
-| | `task-NAME-0` | `{"properties": {…}}` |
-| | `commit-NAME` | `{"tasks": 1}` |
+| | `task-NAME-N` | `{"properties": {…}}` |
+| | `commit-NAME` | `{"tasks": 2}`: the tasks 0 and 1 exist, later records of tasks do not count |
 | | `session-key` | `{"key", "algorithm", "creation-timestamp"}` |
 | | `logger-cluster-LOGGER` | `{"level": "DEBUG"}` |
 | status | `status-connector-NAME` | `{"state", "trace", "worker_id", "generation"}` |
-| | `status-task-NAME-0` | the same |
+| | `status-task-NAME-N` | the same |
 | | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", …}}` |
 | offsets | `["NAME",{"table":"users"}]` | `{"incrementing": 7}` |
 
@@ -27,7 +27,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,8 @@ from kavka.pipeline.connect.session_keys import SessionKey
 STARTED, PAUSED, STOPPED = "STARTED", "PAUSED", "STOPPED"
 _PLAN = {"kavka.batch": "plan"}
 _SESSION_KEY = "session-key"
+OF_BATCH = "kavka."
+"""The prefix of fields of an offset that only the plan of a batch has."""
 
 
 class Table(Protocol):
@@ -140,15 +142,24 @@ class ConfigStore:
         values[f"connector-{name}"] = _to_json({"properties": dict(config)})
         self._table.put(values)
 
-    def task_config(self, name: str) -> dict[str, str] | None:
-        """Returns the published configuration of the task. Tasks do not use it: Kafka Connect's
-        tools read it."""
-        properties = (_parsed(self._table.get(f"task-{name}-0")) or {}).get("properties")
-        return properties if isinstance(properties, dict) else None
+    def task_configs(self, name: str) -> list[dict[str, str]]:
+        """Returns the published configurations of the tasks. Tasks do not use them: Kafka Connect's
+        tools read them."""
+        count = (_parsed(self._table.get(f"commit-{name}")) or {}).get("tasks")
+        configs = []
+        for number in range(count if isinstance(count, int) else 0):
+            properties = (_parsed(self._table.get(f"task-{name}-{number}")) or {}).get("properties")
+            if not isinstance(properties, dict):
+                return []
+            configs.append(properties)
+        return configs
 
-    def put_task_config(self, name: str, config: Mapping[str, str]) -> None:
-        task = {f"task-{name}-0": _to_json({"properties": dict(config)}), f"commit-{name}": _to_json({"tasks": 1})}
-        self._table.put(task)
+    def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        """Stores the configurations, and then their number, which makes them valid."""
+        self._table.put({
+            f"task-{name}-{number}": _to_json({"properties": dict(config)}) for number, config in enumerate(configs)
+        })  # fmt: skip
+        self._table.put({f"commit-{name}": _to_json({"tasks": len(configs)})})
 
     def session_key(self) -> SessionKey | None:
         record = _parsed(self._table.get(_SESSION_KEY))
@@ -209,8 +220,18 @@ class StatusStore:
     def connector(self, name: str) -> Status | None:
         return self._get(f"status-connector-{name}")
 
-    def task(self, name: str) -> Status | None:
-        return self._get(f"status-task-{name}-0")
+    def tasks(self, name: str) -> dict[int, Status]:
+        """Returns the states of the tasks, by their numbers in order."""
+        statuses = {number: self._get(self._task_key(name, number)) for number in self._task_numbers(name)}
+        return {number: status for number, status in statuses.items() if status is not None}
+
+    def _task_key(self, name: str, number: int) -> str:
+        return f"status-task-{name}-{number}"
+
+    def _task_numbers(self, name: str) -> list[int]:
+        prefix = self._task_key(name, 0)[:-1]
+        numbers = [key[len(prefix) :] for key, _ in self._table.items() if key.startswith(prefix)]
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 10)
 
     def _get(self, key: str) -> Status | None:
         record = _parsed(self._table.get(key))
@@ -225,21 +246,22 @@ class StatusStore:
             generation if isinstance(generation, int) else 0,
         )
 
-    def put(self, name: str, connector: Status | None = None, task: Status | None = None) -> None:
+    def put(self, name: str, connector: Status | None = None, tasks: Mapping[int, Status] | None = None) -> None:
+        """Stores the states that are not None. `tasks` are all tasks of the connector: the states
+        of other tasks are deleted."""
         values: dict[str, str | None] = {}
         if connector is not None:
             values[f"status-connector-{name}"] = _status_json(connector)
-        if task is not None:
-            values[f"status-task-{name}-0"] = _status_json(task)
-        self._table.put(values)
-
-    def delete_task(self, name: str) -> None:
-        if self._table.get(f"status-task-{name}-0") is not None:
-            self._table.put({f"status-task-{name}-0": None})
+        if tasks is not None:
+            values |= {self._task_key(name, number): None for number in self._task_numbers(name)}
+            values |= {self._task_key(name, number): _status_json(status) for number, status in tasks.items()}
+        if values:
+            self._table.put(values)
 
     def delete(self, name: str) -> None:
+        self.put(name, tasks={})
         topics: dict[str, str | None] = {self._topic_key(name, topic): None for topic in self.topics(name)}
-        self._table.put({**topics, f"status-connector-{name}": None, f"status-task-{name}-0": None})
+        self._table.put({**topics, f"status-connector-{name}": None})
 
     def names(self) -> list[str]:
         prefix = "status-connector-"
@@ -289,6 +311,9 @@ class Plan:
     start: Offsets
     end: Offsets
     done: bool
+    tasks: int | None = None
+    """The number of tasks that divide the batch, None in records of earlier versions. A batch that
+    runs again is divided in the same way."""
 
 
 class OffsetStore:
@@ -319,7 +344,7 @@ class OffsetStore:
         for partition in {**start, **end}:
             if end.get(partition) != start.get(partition):
                 offset = end.get(partition)
-                values[_key(name, {field: partition})] = None if offset is None else _to_json(offset)
+                values[_key(name, {field: partition})] = None if offset is None else _to_json(_lasting(offset))
         if values:
             self._table.put(values)
 
@@ -336,7 +361,7 @@ class OffsetStore:
         record = _parsed(self._table.get(_key(name, _PLAN)))
         if record is None:
             return None
-        return Plan(record["id"], record["number"], record["start"], record["end"], record["done"])
+        return Plan(record["id"], record["number"], record["start"], record["end"], record["done"], record.get("tasks"))
 
     def identity(self, name: str) -> str:
         """Returns the id of the last plan, or a new id if there is no plan. `alter` and `reset`
@@ -344,9 +369,16 @@ class OffsetStore:
         plan = self.plan(name)
         return plan.id if plan is not None else uuid.uuid4().hex
 
-    def put_plan(self, name: str, number: int, start: Offsets, end: Offsets, *, done: bool) -> None:
-        plan = {"id": self.identity(name), "number": number, "start": start, "end": end, "done": done}
+    def put_plan(
+        self, name: str, number: int, start: Offsets, end: Offsets, *, done: bool, tasks: int | None = None
+    ) -> None:
+        plan = {"id": self.identity(name), "number": number, "start": start, "end": end, "done": done, "tasks": tasks}
         self._table.put({_key(name, _PLAN): _to_json(plan)})
+
+
+def _lasting(offset: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the offset without the fields that describe a single batch."""
+    return {name: value for name, value in offset.items() if not name.startswith(OF_BATCH)}
 
 
 def _key(name: str, partition: Mapping[str, Any]) -> str:

@@ -1,9 +1,12 @@
-"""A running connector. Its only task is a Spark query or a loop of batches.
+"""A running connector: a Spark query or a loop of batches.
 
-A task has its own thread. It ends when all data is processed (`trigger=available-now`, a batch
-source), after `stop()`, or with a failure; `on_end` receives the outcome. A crash leaves Spark's
-checkpoint, from which the same batch runs again, and for incremental sources the stored offsets
-with the plan of the batch that was started.
+The tasks of a connector, as Kafka Connect's tools show them, are the Spark partitions of its jobs.
+They run in parallel, and start and end together (decision 14).
+
+A `Task` has a thread for all of them. It ends when all data is processed
+(`trigger=available-now`, a batch source), after `stop()`, or with a failure; `on_end` receives the
+outcome. A crash leaves Spark's checkpoint, from which the same batch runs again, and for
+incremental sources the stored offsets with the plan of the batch that was started.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from urllib.parse import quote
 from kavka.common.config import ConfigType
 from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
-from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, task_in
 from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
 from kavka.pipeline.connect.metrics import Measures
 from kavka.pipeline.connect.options import warn_of_options_without_effect
@@ -62,10 +65,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: DONE, FAILED or STOPPED, and the trace of a failure."""
+    """How the tasks of a connector ended: DONE, FAILED or STOPPED; the trace of a failure, and the
+    number of the task that failed."""
 
     kind: str
     trace: str | None = None
+    task: int = 0
 
 
 class Task:
@@ -80,6 +85,8 @@ class Task:
         originals: Mapping[str, str],
         on_end: Callable[[Task, Outcome], None],
         on_topics: Callable[[set[str]], None] = lambda topics: None,
+        on_tasks: Callable[[Task], None] = lambda task: None,
+        count: int = 1,
     ) -> None:
         self.name = name
         self.cls = cls
@@ -96,8 +103,11 @@ class Task:
         self.measures = Measures()
         self.cancel: Callable[[], None] | None = None
         """Cancels the current batch if no query writes it."""
+        self.count = count
+        """The number of tasks. It is an estimate until the units of work are known."""
         self._on_end = on_end
         self.on_topics = on_topics
+        self._on_tasks = on_tasks
         self._thread = threading.Thread(target=self._run, name=f"connect-{name}", daemon=True)
 
     def start(self) -> None:
@@ -126,9 +136,11 @@ class Task:
             if self.stopping.is_set():
                 outcome = Outcome(STOPPED)
             else:
-                trace = self.worker.providers.hide(describe_failure(self.failure or error))
-                logger.error("Task %s-0 failed: %s", self.name, trace)
-                outcome = Outcome(FAILED, trace)
+                cause = self.failure or error
+                trace = self.worker.providers.hide(describe_failure(cause))
+                number = failed_task(cause, self.count)
+                logger.error("Task %s-%d failed: %s", self.name, number, trace)
+                outcome = Outcome(FAILED, trace, number)
         self._on_end(self, outcome)
 
     def _work(self) -> None:
@@ -202,6 +214,25 @@ class Task:
                 raise self.failure or error
             logger.warning("Restarting connector %s: Spark's Python process did not start in time", self.name)
 
+    def set_count(self, count: int, context: Context) -> None:
+        """Publishes the number of tasks if it has changed. Raises ConnectError if a connector needs
+        more than `tasks.max`."""
+        if count > context["tasks.max"]:
+            text = (
+                f"The connector {self.name} has generated {count} tasks, which is greater than {context['tasks.max']}, "
+                "the maximum number of tasks it is configured to create. "
+            )
+            if context["tasks.max.enforce"]:
+                raise ConnectError(
+                    f"{text}This behaviour should be considered a bug and is disallowed. If necessary, it can be "
+                    "permitted by reconfiguring the connector with 'tasks.max.enforce' set to 'false'"
+                )
+            if count != self.count:
+                logger.warning("%sThis behaviour should be considered a bug", text)
+        if count != self.count:
+            self.count = count
+            self._on_tasks(self)
+
     def pause(self, seconds: float) -> bool:
         """Waits. Returns whether the task must stop."""
         return self.stopping.wait(seconds)
@@ -221,6 +252,18 @@ def checkpoint_of(folder: str, name: str) -> str:
     that it cannot lead out of that folder."""
     escaped = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
     return f"{folder.rstrip('/')}/{escaped}"
+
+
+def failed_task(error: BaseException, count: int) -> int:
+    """Returns the number of the task that failed: of the Spark task whose failure ended the job, or
+    0. The Spark tasks of a connector's jobs have the numbers of its tasks."""
+    cause: BaseException | None = error
+    while cause is not None:
+        number = cause.task if isinstance(cause, ConnectError) else task_in(str(cause))
+        if number is not None:
+            return number if number < count else 0
+        cause = cause.__cause__
+    return 0
 
 
 def describe_failure(error: BaseException) -> str:

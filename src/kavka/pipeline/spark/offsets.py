@@ -14,6 +14,9 @@ topic ids (Kafka before 2.8), "$topicIds" has the leader epochs of the partition
 decrease while a topic exists. A broker with stale metadata has older epochs, so the leaders must
 confirm a decrease. Without "$topicIds" (checkpoints of earlier versions) only an end offset that
 decreases shows that a topic was recreated.
+
+"$tasks" in the end of a batch has `maxPartitions`. A batch that runs again after a crash is divided
+in the same way, even if the option has changed.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ Offsets = Mapping[TopicPartition, int]
 TopicIds = Mapping[str, str | Mapping[str, int]]
 
 TOPIC_IDS = "$topicIds"
+TASKS = "$tasks"
 
 # Timestamps of records are below this one, of the year 2109.
 _END_OF_TIME = 1 << 42
@@ -177,6 +181,22 @@ def plan(
         return ranges
     counts = _task_counts(ranges, min_partitions)
     return [task_range for range_, count in zip(ranges, counts, strict=True) for task_range in _split(range_, count)]
+
+
+def task_of(partitions: Iterable[TopicPartition], tasks: int) -> dict[TopicPartition, int]:
+    """Return the number of the task that reads each partition, if there are `tasks` tasks. The
+    partitions take turns, in the order of their topics and numbers."""
+    return {tp: index % tasks for index, tp in enumerate(sorted(partitions))}
+
+
+def plan_tasks(start: Offsets, end: Offsets, tasks: int) -> list[list[Range]]:
+    """Return the ranges of each task, of at most `tasks` tasks. Every partition belongs to one
+    task, which may have no records in this batch."""
+    groups: list[list[Range]] = [[] for _ in range(min(tasks, len(end)))]
+    owners = task_of(end, max(1, len(groups)))
+    for task_range in plan(start, end):
+        groups[owners[task_range.tp]].append(task_range)
+    return groups
 
 
 def _task_counts(ranges: list[Range], total: int) -> list[int]:

@@ -32,7 +32,7 @@ SOURCE_NAMES = (
     "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "failOnDataLoss", "dataLossReset", "includeHeaders", "textColumns",
+    "maxRecordsPerPartition", "maxPartitions", "failOnDataLoss", "dataLossReset", "includeHeaders", "textColumns",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
     "groupIdCommit", "driverClaim", "keyFormat", "valueFormat", "keySubject", "valueSubject", "keySchemaVersion",
     "valueSchemaVersion", "keyMessage", "valueMessage",
@@ -117,6 +117,8 @@ class SourceOptions:
     max_delay: float
     min_partitions: int | None
     max_records_per_partition: int | None
+    max_partitions: int | None
+    """The number of Spark partitions that read the topic partitions in turn."""
     fail_on_data_loss: bool
     data_loss_reset: Mapping[str, str] | str
     """earliest, latest or none, by topic or for all: where a partition continues whose next record
@@ -199,6 +201,7 @@ def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOp
         max_delay=options.duration("maxTriggerDelay", 900.0),
         min_partitions=options.number("minPartitions"),
         max_records_per_partition=options.number("maxRecordsPerPartition"),
+        max_partitions=_max_partitions(options),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         data_loss_reset=_resets(options),
         include_headers=options.boolean("includeHeaders", False),
@@ -221,6 +224,14 @@ def _warn_of_options_without_effect(options: _Options, client: Mapping[str, str]
     supported = supported_settings(client, CONSUMER_CONFIGS).keys() | supported_settings(client, ADMIN_CONFIGS).keys()
     for name in client.keys() - supported:
         logger.warning("kafka.%s has no effect: it is not a setting of a consumer", name)
+
+
+def _max_partitions(options: _Options) -> int | None:
+    maximum = options.number("maxPartitions")
+    splitting = [name for name in ("minPartitions", "maxRecordsPerPartition") if name in options]
+    if maximum is not None and splitting:
+        raise OptionError(f"maxPartitions and {splitting[0]} are mutually exclusive")
+    return maximum
 
 
 def column_formats(originals: Mapping[str, str]) -> tuple[dict[str, ColumnFormat], dict[str, str]]:

@@ -45,6 +45,7 @@ from kavka.pipeline.spark.errors import DataLoss, OptionError, concise_errors, n
 from kavka.pipeline.spark.fencing import Claim
 from kavka.pipeline.spark.offsets import (
     DONE_BY_JOB,
+    TASKS,
     TOPIC_IDS,
     Offsets,
     Range,
@@ -53,6 +54,7 @@ from kavka.pipeline.spark.offsets import (
     from_checkpoint,
     limit_end_offsets,
     plan,
+    plan_tasks,
     recreated,
     to_checkpoint,
 )
@@ -171,6 +173,13 @@ class OffsetRange(InputPartition):
         self.offsets = offsets
 
 
+class TaskRanges(InputPartition):
+    """The ranges of several partitions, which one task reads one after the other."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        self.ranges = ranges
+
+
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     with concise_errors():
         # The import is here because the driver's processes need no consumer.
@@ -178,6 +187,21 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 
         if isinstance(partition, OffsetRange):
             yield from read(options, partition.offsets)
+        elif isinstance(partition, TaskRanges):
+            for offsets in partition.ranges:
+                yield from read(options, offsets)
+
+
+def _input_partitions(options: SourceOptions, start: Offsets, end: Offsets, tasks: int | None) -> list[InputPartition]:
+    if tasks is not None:
+        return [TaskRanges(ranges) for ranges in plan_tasks(start, end, tasks)]
+    ranges = plan(start, end, options.min_partitions, options.max_records_per_partition)
+    return [OffsetRange(offsets) for offsets in ranges]
+
+
+def _progress(offsets: dict[str, Any]) -> dict[str, Any]:
+    """Return the offsets without the parts that describe a single batch."""
+    return {name: value for name, value in offsets.items() if name not in (INITIAL, TASKS)}
 
 
 class KavkaReader(DataSourceReader):
@@ -200,8 +224,7 @@ class KavkaReader(DataSourceReader):
             for tp in partitions:
                 if end[tp] < start[tp]:
                     raise OptionError(f"endingOffsets of {tp} ({end[tp]}) is before startingOffsets ({start[tp]})")
-            ranges = plan(start, end, options.min_partitions, options.max_records_per_partition)
-            return [OffsetRange(offsets) for offsets in ranges]
+            return _input_partitions(options, start, end, options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -275,12 +298,14 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
         assert end is not None
+        if self._options.max_partitions is not None:
+            end[TASKS] = self._options.max_partitions
         if start == self._initial and not self._is_started:
             # This is the first batch, which Spark runs even if it is empty.
             return {**end, INITIAL: beginning or start}
         if beginning is not None:
             return {**end, INITIAL: beginning}
-        return start if end == {name: value for name, value in start.items() if name != INITIAL} else end
+        return start if _progress(end) == _progress(start) else end
 
     def _check_claim(self, is_new_batch: bool) -> None:
         """Raise Fenced if another driver has claimed the application. Without a new batch, look
@@ -302,7 +327,6 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_started = True
             if start == end:
                 return []
-            options = self._options
             begin, stop = from_checkpoint(end.get(INITIAL, start)), from_checkpoint(end)
             begin = self._with_new_partitions(begin, stop)
             for tp, offset in stop.items():
@@ -311,10 +335,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{tp} ended at {begin[tp]} and now ends at {offset}: it was deleted and recreated"
                     )
                     begin[tp] = self.restart_offset(tp, offset)
-            return [
-                OffsetRange(offsets)
-                for offsets in plan(begin, stop, options.min_partitions, options.max_records_per_partition)
-            ]
+            return _input_partitions(self._options, begin, stop, end.get(TASKS))
 
     def restart_offset(self, tp: TopicPartition, end: int) -> int:
         """Return the offset to continue at in a partition that was recreated and now ends at

@@ -86,7 +86,7 @@ def read(database: sqlite3.Connection, range_: Range, limit: int) -> list[list[i
     batches, start = [], Position()
     while row := database.execute(range_.last(start, limit)).fetchone():
         end = Position(row[-1] if range_.incrementing else None, None)
-        batches.append([row[0] for row in database.execute(range_.rows(start, end))])
+        batches.append([row[0] for row in database.execute(f"SELECT * FROM t WHERE {range_.condition(start, end)}")])
         start = end
     return batches
 
@@ -101,8 +101,8 @@ def test_rows_with_the_same_timestamp_are_ordered_by_the_incrementing_column() -
     range_ = Range(Dialect("postgresql"), "t", '"id"', '"at"')
     start, end = Position(3, Moment(1000, 5000)), Position(1, Moment(2500, 500_000_000))
     first, last = "{ts '1970-01-01 00:00:01.000005'}", "{ts '1970-01-01 00:00:02.500000'}"
-    assert range_.rows(start, end) == (
-        'SELECT * FROM t WHERE "at" IS NOT NULL AND "id" IS NOT NULL '
+    assert range_.condition(start, end) == (
+        '"at" IS NOT NULL AND "id" IS NOT NULL '
         f'AND ("at" > {first} OR ("at" = {first} AND "id" > 3)) AND NOT ("at" > {last} OR ("at" = {last} AND "id" > 1))'
     )
 

@@ -207,7 +207,7 @@ def test_only_the_task_receives_the_value(herder: Herder, folder: Path, caplog: 
     herder.create("c", config, None)
 
     def has_failed() -> bool:
-        return bool(herder.statuses.task("c")) and herder.status("c")["tasks"][0]["state"] == "FAILED"
+        return bool(herder.statuses.tasks("c")) and herder.status("c")["tasks"][0]["state"] == "FAILED"
 
     wait_until(has_failed, timeout=60, what="the failure of the task")
     assert Leaking.passwords == [PASSWORD]

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from kavka.common.config import HIGH, INT, LOW, PASSWORD, AtLeast, OneOf, Satisfies
 from kavka.pipeline.connect.api import Context
 from kavka.pipeline.connect.connectors.jdbc_sql import DRIVERS, Dialect, Moment, subprotocol
-from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.errors import ConnectError, task_in
 from kavka.pipeline.connect.options import Option
 
 if TYPE_CHECKING:
@@ -107,17 +107,18 @@ def _from_java(error: Any) -> ConnectError:
         chain.append(error)
         error = error.getCause()
     last = chain[-1]
+    task = next(filter(lambda number: number is not None, (task_in(str(link.getMessage())) for link in chain)), None)
     names = [str(exception.getClass().getName()) for exception in chain]
     for exception in reversed(chain):
         if hasattr(exception, "getSQLState") and _is_sql(exception):
             next_exception = exception.getNextException()
             cause = exception if next_exception is None else next_exception
-            return DatabaseError(_line(cause), cause.getSQLState() or "")
+            return DatabaseError(_line(cause), cause.getSQLState() or "").of_task(task)
     if any("ClassNotFound" in name for name in names):
         return ConnectError(f"the JDBC driver was not found: {_line(last)}; spark.jars must contain its jar")
     # The exception of a task on another machine arrives as text.
     from_database = any(sign in str(last.toString()) for sign in ("SQLException", "java.sql."))
-    return DatabaseError(_line(last)) if from_database else ConnectError(_line(last))
+    return (DatabaseError(_line(last)) if from_database else ConnectError(_line(last))).of_task(task)
 
 
 def _is_sql(error: Any) -> bool:

@@ -173,7 +173,7 @@ class JdbcSink(Sink):
             except DatabaseError as error:
                 if not error.is_retriable or not retries_left:
                     suffix = f" ({context['max.retries']} retries)" if error.is_retriable else ""
-                    raise ConnectError(f"{error}{suffix}") from None
+                    raise ConnectError(f"{error}{suffix}").of_task(error.task) from None
                 logger.warning("Retrying batch %s of %s: %s", batch_id, context.name, error)
                 retries_left -= 1
                 self._pause(context, context["retry.backoff.ms"] / 1000)

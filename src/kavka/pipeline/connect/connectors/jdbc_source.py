@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kavka.common.config import HIGH, INT, LIST, LONG, LOW, AtLeast, OneOf
@@ -24,6 +25,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
 from kavka.pipeline.connect.connectors.jdbc_sql import Moment, Position, Range, is_embedded
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.stores import OF_BATCH
 from kavka.pipeline.spark.files import HadoopPath
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ _MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
 _MODE, _CONNECTOR = "Mode", "Connector"
 QUERY = "query"
 """The source partition of a query."""
+RANGES = f"{OF_BATCH}ranges"
+"""The ends of all ranges of a batch but the last, in the offset of a table that several tasks
+read."""
 NO_ROWS = "begun"
 """Marks an offset whose batch has no rows: it only records where the next batch starts."""
 TABLE_LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.exclude.list")
@@ -50,7 +55,8 @@ class JdbcSource(IncrementalSource):
     number (`incrementing`), rows with a later time (`timestamp`), which includes changed rows, or
     both. A row is missed if it is committed after a row with a larger number or a later time was
     read. For times, `timestamp.delay.interval.ms` waits for such rows. Values are structs with a
-    field for each column.
+    field for each column. The tasks read several tables, or ranges of the rows of one. In the mode
+    `bulk` a task reads whole tables.
     """
 
     partition_field = "table"
@@ -99,8 +105,8 @@ class JdbcSource(IncrementalSource):
         Option("poll.interval.ms", INT, 5000, "The interval of polling for new rows.", HIGH, AtLeast(1), _CONNECTOR),
         Option("table.poll.interval.ms", LONG, 60_000, "The interval of polling for new tables.", LOW, AtLeast(1),
                _CONNECTOR),
-        Option("batch.max.rows", INT, 100_000, "The approximate number of rows of a batch.", LOW, AtLeast(1),
-               _CONNECTOR),
+        Option("batch.max.rows", INT, 100_000, "The approximate number of rows that a task reads in a batch.", LOW,
+               AtLeast(1), _CONNECTOR),
     )  # fmt: skip
 
     @classmethod
@@ -146,24 +152,52 @@ class JdbcSource(IncrementalSource):
         self._polled_at: dict[str, float] = {}
         self._ranges: dict[str, Range] = {}
 
+    def tasks(self, context: Context) -> int:
+        limit = int(context["tasks.max"])
+        return min(limit, max(1, len(self._tables))) if self._mode == "bulk" else limit
+
     # --- new rows
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """Returns the end of a batch with rows of a single table, since tables have different
-        columns. Tables are read in turn."""
+        """Returns the end of a batch with a range of rows for each task: of several tables, which
+        are read in turn, or of one. Ranges follow each other in the order of the rows, so that they
+        have equal sizes, and the database finds them with the index that it needs anyway."""
         partitions = self._with_retries(context, self._source_partitions)
-        for step in range(len(partitions)):
-            index = (self._next_partition + step) % len(partitions)
-            partition = partitions[index]
-            end = (
-                self._bulk(context, partition)
-                if self._mode == "bulk"
-                else self._end(context, partition, start.get(partition))
-            )
-            if end is not None:
-                self._next_partition = index + 1
-                return {**start, partition: end}
-        return None
+        offset = self._next_partition % max(1, len(partitions))
+        in_turn = [*partitions[offset:], *partitions[:offset]]
+        limit = context["tasks.max"]
+        if self._mode == "bulk":
+            ends: dict[str, list[dict[str, Any]]] = {}
+            for partition in in_turn:
+                end = self._bulk(context, partition) if len(ends) < limit else None
+                if end is not None:
+                    ends[partition] = [end]
+        else:
+            ends = self._with_retries(context, lambda context: self._ends(context, in_turn, start, limit))
+        if not ends:
+            return None
+        self._next_partition = partitions.index(list(ends)[-1]) + 1
+        return {**start, **{partition: _with_ranges(ranges) for partition, ranges in ends.items()}}
+
+    def _ends(
+        self, context: Context, partitions: list[str], start: Offsets, limit: int
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Returns the ends of at most `limit` ranges, by table."""
+        ends: dict[str, list[dict[str, Any]]] = {}
+        with self._database.connect() as connection:
+            for partition in partitions:
+                end = self._end(context, connection, partition, start.get(partition)) if len(ends) < limit else None
+                if end is not None:
+                    ends[partition] = [end]
+            count, divisible = len(ends), [name for name in ends if not ends[name][0].get(NO_ROWS)]
+            while divisible and count < limit:
+                partition = divisible.pop(0)
+                end = self._end(context, connection, partition, ends[partition][-1])
+                if end is not None:
+                    ends[partition].append(end)
+                    divisible.append(partition)
+                    count += 1
+        return ends
 
     def _source_partitions(self, context: Context) -> list[str]:
         if context["query"]:
@@ -184,19 +218,16 @@ class JdbcSource(IncrementalSource):
         self._polled_at[partition] = now
         return {"polled": int(time.time() * 1000)}
 
-    def _end(self, context: Context, partition: str, start: dict[str, Any] | None) -> dict[str, Any] | None:
-        def find_end(context: Context) -> dict[str, Any] | None:
-            if not start and context["timestamp.initial"] == -1 and "timestamp" in self._mode:
-                # Store the start time, which must stay the same after a crash.
-                return {**_to_json(Moment.now(), None), NO_ROWS: True}
-            range_ = self._range(context, partition)
-            with self._database.connect() as connection:
-                begin = self._begin(context, start)
-                sql = range_.last(begin, context["batch.max.rows"])
-                position = connection.position(sql, has_time=range_.timestamp is not None)
-            return None if position is None else _to_json(*position)
-
-        return self._with_retries(context, find_end)
+    def _end(
+        self, context: Context, connection: Connection, partition: str, start: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        if not start and context["timestamp.initial"] == -1 and "timestamp" in self._mode:
+            # Store the start time, which must stay the same after a crash.
+            return {**_to_json(Moment.now(), None), NO_ROWS: True}
+        range_ = self._range(context, partition)
+        sql = range_.last(self._begin(context, start), context["batch.max.rows"])
+        position = connection.position(sql, has_time=range_.timestamp is not None)
+        return None if position is None else _to_json(*position)
 
     def _begin(self, context: Context, start: dict[str, Any] | None) -> Position:
         moment = context["timestamp.initial"]
@@ -248,25 +279,22 @@ class JdbcSource(IncrementalSource):
 
     # --- rows
 
-    def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
+    def read_range(self, context: Context, start: Offsets, end: Offsets) -> list[DataFrame]:
+        partitions = sorted(name for name, offset in end.items() if offset != start.get(name))
+        return [self._records(context, partition, start, end, index) for index, partition in enumerate(partitions)]
+
+    def _records(self, context: Context, partition: str, start: Offsets, end: Offsets, index: int) -> DataFrame:
+        """Returns the records of one table, each range in a Spark partition."""
         from pyspark.sql import functions as f
 
-        (partition,) = [name for name, offset in end.items() if offset != start.get(name)]
-
         def read(context: Context) -> DataFrame:
-            if self._mode == "bulk":
-                sql = f"SELECT * FROM {self._source(context, partition)}"
-            else:
-                range_ = self._range(context, partition)
-                sql = range_.rows(self._begin(context, start.get(partition)), _position(end[partition]))
-                if end[partition].get(NO_ROWS):
-                    sql = f"SELECT * FROM {range_.source} WHERE 1 = 0"
+            conditions = self._conditions(context, partition, start.get(partition), end[partition])
             with database_errors():
-                reader = context.spark.read.format("jdbc").options(**self._database.options)
-                return reader.option("query", sql).option("fetchsize", "10000").load()
+                reader = context.spark.read.options(**self._database.options).option("fetchsize", "10000")
+                return reader.jdbc(self._database.url, self._source(context, partition), predicates=conditions)
 
         if context.exactly_once and self._mode != "incrementing":
-            rows = materialize(context, end, lambda: self._with_retries(context, read))
+            rows = materialize(context, end, index, lambda: self._with_retries(context, read))
         else:
             rows = self._with_retries(context, read)
         rows = with_mapped_numbers(rows, context["numeric.mapping"].lower())
@@ -276,16 +304,35 @@ class JdbcSource(IncrementalSource):
             "topic", f.lit(topic)
         )
 
+    def _conditions(
+        self, context: Context, partition: str, start: dict[str, Any] | None, end: dict[str, Any]
+    ) -> list[str]:
+        """Returns the conditions for the rows of each range."""
+        if self._mode == "bulk" or end.get(NO_ROWS):
+            return ["1 = 1" if self._mode == "bulk" else "1 = 0"]
+        range_ = self._range(context, partition)
+        ends = [_position(offset) for offset in (*end.get(RANGES, ()), end)]
+        begins = [self._begin(context, start), *ends]
+        return [range_.condition(begin, stop) for begin, stop in zip(begins, ends, strict=False)]
 
-def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
-    """Stores the rows of a batch in the checkpoint folder and returns the stored rows. A row that
-    changes later has a new time and is no longer in the range of the batch. If the batch must be
-    written again after a crash, its stored rows are used."""
+
+def _with_ranges(ends: list[dict[str, Any]]) -> dict[str, Any]:
+    return ends[-1] if len(ends) == 1 else {**ends[-1], RANGES: ends[:-1]}
+
+
+def materialize(context: Context, end: Offsets, index: int, read: Callable[[], DataFrame]) -> DataFrame:
+    """Stores the rows of a table in the checkpoint folder and returns the stored rows. `index` is
+    the table's number in the batch. A row that changes later has a new time and is no longer in the
+    range of the batch. If the batch must be written again after a crash, its stored rows are
+    used."""
     name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
     folder = HadoopPath(f"{context.checkpoint}/rows", lambda: context.spark)
-    path = folder / name
+    path = folder / (f"{name}-{index}" if index else name)
     if not (path / "_SUCCESS").exists():
-        folder.delete()
+        with suppress(FileNotFoundError):
+            for earlier in folder.iterdir():
+                if not earlier.name.startswith(name):
+                    earlier.delete()
         with database_errors():
             read().write.mode("overwrite").parquet(str(path))
     return context.spark.read.parquet(str(path))

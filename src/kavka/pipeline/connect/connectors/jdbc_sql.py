@@ -244,17 +244,14 @@ class Range:
         names = [f"c{index}" for index in range(len(self._order))]
         columns = ", ".join(f"{column} AS {name}" for column, name in zip(self._order, names, strict=True))
         rows = (
-            f"SELECT {columns} FROM {self.source}{self._where(start, None)} "
+            f"SELECT {columns} FROM {self.source} WHERE {self.condition(start, None)} "
             f"ORDER BY {', '.join(self._order)} {self.dialect.first(count)}"
         )
         backwards = ", ".join(f"{name} DESC" for name in names)
         return f"SELECT {', '.join(names)} FROM ({rows}) rows_ ORDER BY {backwards} {self.dialect.first(1)}"
 
-    def rows(self, start: Position, end: Position) -> str:
-        """Returns a query for the rows after `start`, up to and including `end`."""
-        return f"SELECT * FROM {self.source}{self._where(start, end)}"
-
-    def _where(self, start: Position, end: Position | None) -> str:
+    def condition(self, start: Position, end: Position | None) -> str:
+        """Returns the condition for the rows after `start`, up to and including `end`."""
         conditions = [f"{column} IS NOT NULL" for column in self._order]
         if start.timestamp is not None or start.incrementing is not None:
             conditions.append(self._beyond(start))
@@ -262,7 +259,7 @@ class Range:
             conditions.append(f"NOT {self._beyond(end)}")
         elif self.timestamp is not None and self.until is not None:
             conditions.append(f"{self.timestamp} <= {self.until}")
-        return f" WHERE {' AND '.join(conditions)}"
+        return " AND ".join(conditions)
 
     def _beyond(self, position: Position) -> str:
         """Returns a condition for rows after the position."""
