@@ -155,13 +155,13 @@ def _tasks_of_stream(task: Task, context: Context) -> int | None:
     """Returns the number of tasks of a query, and stores it in the checkpoint. A micro-batch that
     was not completed must be divided as before, so a new number is used only if there is none. None
     means that an earlier version has started the micro-batch: it did not limit the tasks."""
-    folder = HadoopPath(context.checkpoint, lambda: context.spark)
+    folder = HadoopPath(f"{context.checkpoint}/query", lambda: context.spark)
     file = folder / "tasks"
     try:
         stored = int(file.read_text())
     except (FileNotFoundError, ValueError):
         stored = None
-    started, completed = (_last_batch(folder / "query" / name) for name in ("offsets", "commits"))
+    started, completed = (_last_batch(folder / name) for name in ("offsets", "commits"))
     if started > completed and stored != task.count:
         logger.warning("Connector %s uses tasks.max after its next start: it completes a batch first", task.name)
         return stored
