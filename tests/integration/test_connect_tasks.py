@@ -15,7 +15,17 @@ import pytest
 
 from kavka import Admin, ConfigResource, NewTopic, Producer
 from kavka.common.types import TopicPartition
-from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
+from kavka.connect import (
+    ConnectError,
+    Context,
+    IncrementalSource,
+    Offsets,
+    Option,
+    RetriableError,
+    Sink,
+    Source,
+)
+from kavka.pipeline.connect.api import Failed
 from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName
 from kavka.pipeline.connect.connectors import batch_files
 from kavka.pipeline.connect.connectors.files import FileStreamSource
@@ -34,6 +44,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 TIMEOUT_S = 240.0
 finished: list[Task] = []
 """The tasks that have ended."""
+CAST = {"transforms": "cast", "transforms_cast_type": "Cast$Value"}
 AVRO = {
     "type": "record",
     "name": "Row",
@@ -44,6 +55,23 @@ AVRO = {
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}},
     ],
 }
+
+
+class PartitionSink(Sink):
+    """Records the Spark partition of each record, and rejects the records with a configured
+    value."""
+
+    rows: list[Any] = []
+    partitions: list[int] = []
+
+    def write(self, context: Context, records: Any, batch_id: int) -> list[Failed]:
+        from pyspark.sql import functions as f
+
+        rows = records.select("topic", "partition", "offset", "value", f.spark_partition_id().alias("task")).collect()
+        self.partitions.append(records.rdd.getNumPartitions())
+        self.rows.extend(rows)
+        rejected = [row for row in rows if row.value == context.given.get("rejected")]
+        return [Failed(row.topic, row.partition, row.offset, "bad value") for row in rejected]
 
 
 class JsonFileSource(Source):
@@ -65,6 +93,22 @@ class BatchSource(Source):
             "array(named_struct('key', 'n', 'value', CAST(CAST(id AS STRING) AS BINARY))) AS headers, "
             "timestamp_millis(1000 + id) AS timestamp FROM range(4)".replace("{0}", context.given["prefix"])
         )
+
+
+class WideSource(Source):
+    """A row for each of eight Spark partitions: the number of the partition that writes it."""
+
+    options = (Option("topic"),)
+
+    def read(self, context: Context) -> Any:
+        return context.spark.range(0, 8, 1, 8).selectExpr("CAST(spark_partition_id() AS STRING) AS value")
+
+
+class GreedySource(WideSource):
+    """Has more tasks than it may have."""
+
+    def tasks(self, context: Context) -> int:
+        return 9
 
 
 class CountingSource(IncrementalSource):
@@ -117,7 +161,8 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         activate(spark)
         return spark
 
-    def run_connector(cls: Any, name: str, **settings: str) -> Outcome:
+    def run_connector(cls: Any, name: str, counts: list[int] | None = None, **settings: str) -> Outcome:
+        """`counts` receives the published numbers of tasks."""
         ended = threading.Event()
         outcomes: list[Outcome] = []
 
@@ -138,7 +183,8 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         worker = Worker("w:1", properties, session, checkpoints, offsets, exactly_once, declared=declared)
         configuration = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
         configuration |= {key.replace("_", "."): value for key, value in settings.items()}
-        task = Task(worker, name, cls, configuration, on_end)
+        counts = [] if counts is None else counts
+        task = Task(worker, name, cls, configuration, on_end, on_tasks=lambda task: counts.append(task.count))
         task.start()
         assert ended.wait(TIMEOUT_S), f"{name} did not end"
         return outcomes[0]
@@ -299,6 +345,66 @@ def test_lines_of_a_file_are_produced_once_with_and_without_transformations(
     )
     assert {(record.key, tuple(record.headers)) for record in records} == {(None, ())}
     assert {(record.key, tuple(record.headers)) for record in transformed_records} == {(None, (("by", b"us"),))}
+
+
+def test_the_tasks_of_a_sink_own_topic_partitions(
+    run: Callable[..., Outcome], target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 3), NewTopic(f"{topic}-dead", 1)])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for number in range(9):
+            # Partition 2 has no records in the first batch.
+            producer.send(topic, value=f"{number}", partition=number % 2)
+    counts: list[int] = []
+    for tasks, owners in ((1, {0: 0, 1: 0}), (2, {0: 0, 1: 1}), (5, {0: 0, 1: 1})):
+        PartitionSink.rows, PartitionSink.partitions = [], []
+        outcome = run(PartitionSink, f"parts-{tasks}", counts, topics=topic, tasks_max=str(tasks))
+        assert outcome.kind == "done", outcome.trace
+        assert PartitionSink.partitions == [min(tasks, 3)]
+        assert {row.partition: row.task for row in PartitionSink.rows} == owners
+        for partition in owners:
+            offsets = [row.offset for row in PartitionSink.rows if row.partition == partition]
+            assert offsets == list(range(len(offsets)))
+    assert counts == [2, 3]
+    outcome = run(PartitionSink, "strict", topics=topic, tasks_max="2", rejected="3")
+    assert (outcome.kind, outcome.task) == ("failed", 1)
+    assert f"the record at offset 1 of {topic}-1 was rejected: bad value" in (outcome.trace or "")
+    outcome = run(PartitionSink, "typed", topics=topic, tasks_max="2", **{**CAST, "transforms_cast_spec": "boolean"})
+    assert (outcome.kind, outcome.task) == ("failed", 0)
+    assert f"for {topic}-0 at offset" in (outcome.trace or "")
+    dead = {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{topic}-dead"}
+    dead |= {"errors_deadletterqueue_context_headers_enable": "true"}
+    assert run(PartitionSink, "dead", topics=topic, tasks_max="2", rejected="3", **dead).kind == "done"
+    (letter,) = read_all(target, f"{topic}-dead")
+    assert dict(letter.headers)["__connect.errors.task.id"] == b"1"
+
+
+def test_a_batch_that_runs_again_has_as_many_tasks_as_before(
+    run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(topic, 4)])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for number in range(8):
+            producer.send(topic, value=f"{number}", partition=number % 4)
+    for tasks in (4, 2):
+        PartitionSink.rows, PartitionSink.partitions = [], []
+        assert run(PartitionSink, "again", topics=topic, tasks_max=str(tasks)).kind == "done"
+        assert PartitionSink.partitions == [4]
+        # Restore the checkpoint of a worker that was killed in its first batch.
+        (tmp_path / "points" / "again" / "query" / "commits" / "0").unlink()
+        (tmp_path / "points" / "again" / "query" / "commits" / ".0.crc").unlink(missing_ok=True)
+
+
+def test_a_source_has_at_most_tasks_max_parts(run: Callable[..., Outcome], target: Target, topic: str) -> None:
+    counts: list[int] = []
+    assert run(WideSource, "wide", counts, topic=f"{topic}-wide", tasks_max="3").kind == "done"
+    assert counts == [3]
+    parts = {bytes(record.value) for record in read_all(target, f"{topic}-wide")}
+    assert parts == {b"0", b"1", b"2"}
+    outcome = run(GreedySource, "greedy", topic=topic, tasks_max="2")
+    assert "has generated 9 tasks, which is greater than 2" in (outcome.trace or "")
+    outcome = run(GreedySource, "greedy", topic=f"{topic}-wide", tasks_max="2", tasks_max_enforce="false")
+    assert outcome.kind == "done", outcome.trace
 
 
 def test_a_sink_retries_while_the_database_is_unreachable_or_fails_with_the_cause(

@@ -18,6 +18,7 @@ from kavka.pipeline.spark.offsets import (
     limit_by_time,
     limit_end_offsets,
     plan,
+    plan_tasks,
     to_checkpoint,
 )
 
@@ -30,6 +31,15 @@ def test_a_checkpoint_has_topics_and_partitions_in_order() -> None:
     assert from_checkpoint(to_checkpoint(offsets)) == offsets
     with pytest.raises(PipelineError, match="offsets in the checkpoint have an unknown format"):
         from_checkpoint({"a": 3})
+
+
+def test_every_partition_belongs_to_one_task_in_turn() -> None:
+    start, end = {A0: 0, A1: 0, B0: 0}, {A0: 5, A1: 0, B0: 2}
+    first, last = Range("a", 0, 0, 5), Range("b", 0, 0, 2)
+    assert plan_tasks(start, end, 1) == [[first, last]]
+    assert plan_tasks(start, end, 2) == [[first, last], []]
+    assert plan_tasks(start, end, 9) == [[first], [], [last]]
+    assert plan_tasks({}, {}, 2) == []
 
 
 def test_a_limit_is_shared_by_partitions_in_proportion_to_their_records() -> None:
