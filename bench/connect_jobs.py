@@ -2,7 +2,8 @@
 
     python -m bench.connect_jobs JOB RECORDS PAIRS ARGUMENT…
 
-It prints RESULT and a JSON list of pairs: the rates of the connector and of PySpark.
+It prints RESULT and a JSON list of pairs: the rates of the connector and of PySpark, or of the
+connector with two tasks and with one, or of the connector and of COPY.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def parquet(records: int, count: int, servers: str, topic: str) -> list[list[flo
     def connector(round_index: int) -> None:
         target = folder / f"connector-{round_index}"
         config = {"connector.class": "SparkSink", "topics": topic, "spark.format": "parquet", "spark.path": str(target)}
+        config["tasks.max"] = "2"
         run_connector(spark, servers, folder / "checkpoints", f"parquet-{round_index}", config)
         shutil.rmtree(target)
 
@@ -169,7 +171,66 @@ def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str
     return pairs(count, records, connector, by_hand)
 
 
+def with_tasks(records: int, count: int, kind: str, servers: str, *database: str) -> list[list[float]]:
+    """The sink reads the topic `rows`, the source a table with as many rows."""
+    url, user, password, driver = database
+    spark = session(driver)
+    folder = Path(tempfile.mkdtemp())
+    common = {"connection.url": url, "connection.user": user, "connection.password": password}
+    common |= {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
+    sink = {
+        "connector.class": "JdbcSink", "topics": "rows", "auto.create": "true",
+        "value.converter.schema": "id BIGINT, name STRING, amount DOUBLE", **common,
+    }  # fmt: skip
+    source = {
+        "connector.class": "JdbcSource", "mode": "incrementing", "incrementing.column.name": "id",
+        "table.whitelist": "many", "topic.prefix": "read-", **common,
+    }  # fmt: skip
+    columns = "SELECT id, repeat('x', 100) AS name, id * 1.5 AS amount"
+    many = (
+        f"CREATE TABLE many AS {columns} FROM generate_series(1, {records}) id; ALTER TABLE many ADD PRIMARY KEY (id)"
+    )
+    if kind == "source":
+        execute(spark, url, user, password, many)
+
+    def run_with(tasks: int) -> Callable[[int], None]:
+        def run(round_index: int) -> None:
+            name = f"{kind}-{tasks}-{round_index}"
+            config = {**sink, "table.name.format": name} if kind != "source" else source
+            run_connector(spark, servers, folder, name, {**config, "tasks.max": str(tasks)})
+
+        return run
+
+    lines = folder / "rows.tsv"
+    if kind == "copy":
+        with lines.open("w") as file:
+            file.writelines(f"{number}\t{'x' * 100}\t{number * 1.5}\n" for number in range(records))
+
+    def copy(round_index: int) -> None:
+        table = f"copied{round_index}"
+        execute(spark, url, user, password, f"CREATE TABLE {table} (id bigint, name text, amount float8)", lines, table)
+
+    return pairs(count, records, run_with(2), copy if kind == "copy" else run_with(1))
+
+
+def execute(
+    spark: Any, url: str, user: str, password: str, sql: str, lines: Path | None = None, table: str = ""
+) -> None:
+    """Run a statement, and copy the lines of a file to a table, with the JDBC driver's COPY."""
+    from kavka.pipeline.connect.connectors.jdbc_database import Database
+
+    login = {"connection.url": url, "connection.user": user, "connection.password": password}
+    database = Database(spark, {**login, "driver.class": "", "quote.sql.identifiers": "always"}, {})
+    with database.connect() as connection:
+        connection.execute(sql)
+        if lines is not None:
+            file = spark._jvm.java.io.FileInputStream(str(lines))
+            connection._java.getCopyAPI().copyIn(f"COPY {table} FROM STDIN", file)
+
+
 if __name__ == "__main__":
     job, records, count, *arguments = sys.argv[1:]
     jobs: dict[str, Callable[..., list[list[float]]]] = {"file": file, "parquet": parquet, "jdbc": jdbc}
+    for kind in ("sink", "source", "copy"):
+        jobs[f"tasks-{kind}"] = lambda records, count, *rest, kind=kind: with_tasks(records, count, kind, *rest)
     print("RESULT " + json.dumps(jobs[job](int(records), int(count), *arguments)), flush=True)

@@ -123,6 +123,7 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "connect-file": connect.run_file,
     "connect-parquet": connect.run_parquet,
     "connect-jdbc": connect.run_jdbc,
+    "connect-tasks": connect.run_tasks,
 }
 # Three brokers, compared with Apache Kafka 3.9, the last release with ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {

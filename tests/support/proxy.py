@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 
 class Proxy:
@@ -13,10 +15,12 @@ class Proxy:
 
     `cut_after(n)` closes each connection after n bytes of responses, even inside a response.
     `stall()` stops forwarding responses, and `resume()` continues. `drop_all()` closes all
-    connections. `refuse(True)` also closes every new connection until `refuse(False)`."""
+    connections. `refuse(True)` also closes every new connection until `refuse(False)`.
+    Requests arrive `delay` seconds later; the rate of their data is not limited."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], delay: float = 0.0) -> None:
         self.target = target
+        self._delay = delay
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._flowing = threading.Event()
@@ -84,12 +88,33 @@ class Proxy:
 
     def _forward_requests(self, client: socket.socket, broker: socket.socket) -> None:
         try:
-            while data := client.recv(1 << 16):
+            for data in self._delayed(client) if self._delay else iter(lambda: client.recv(1 << 16), b""):
                 broker.sendall(data)
         except OSError:
             pass
         _close(broker)
         _close(client)
+
+    def _delayed(self, client: socket.socket) -> Iterator[bytes]:
+        """Yield the data of the client when it is due."""
+        received: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+
+        def receive() -> None:
+            data = b" "
+            while data:
+                try:
+                    data = client.recv(1 << 16)
+                except OSError:
+                    data = b""
+                received.put((time.monotonic() + self._delay, data))
+
+        threading.Thread(target=receive, daemon=True).start()
+        while True:
+            due, data = received.get()
+            if not data:
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+            yield data
 
     def _forward_responses(self, broker: socket.socket, client: socket.socket) -> None:
         forwarded = 0
