@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder, RestError
 from kavka.pipeline.connect.stores import Status
+from kavka.pipeline.connect.tasks import FAILED, Outcome, failed_task
 from tests.support.connect_app import SOURCE, idle_herder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "connect-definitions-3.9.1.json"
@@ -113,6 +115,60 @@ def test_plugins_are_listed_with_their_options(herder: Herder) -> None:
         herder.plugin_options("Nothing")
 
 
+# ---- the tasks of a connector
+
+
+class RunningTasks:
+    """Tasks that run nothing."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.count = count
+        self.stopping = threading.Event()
+
+
+def test_states_of_all_tasks_are_published_and_those_of_former_tasks_deleted(herder: Herder) -> None:
+    herder.create("c", SOURCE, None)
+    tasks = RunningTasks("c", 3)
+    herder._tasks["c"] = tasks  # type: ignore[assignment]
+    herder._put("c", Status("RUNNING", "w:1"))
+    herder._on_task_count(tasks)  # type: ignore[arg-type]
+    assert [task["id"] for task in herder.status("c")["tasks"]] == [0, 1, 2]
+    assert herder.info("c")["tasks"] == [{"connector": "c", "task": number} for number in range(3)]
+    assert [entry["config"]["task.class"] for entry in herder.tasks("c")] == ["FileStreamSource"] * 3
+    tasks.count = 2
+    herder._on_task_count(tasks)  # type: ignore[arg-type]
+    assert [task["state"] for task in herder.status("c")["tasks"]] == ["RUNNING", "RUNNING"]
+    with pytest.raises(RestError, match="No status found for task c-2"):
+        herder.task_status("c", 2)
+    herder._on_task_end(tasks, Outcome(FAILED, "the cause", 1))  # type: ignore[arg-type]
+    assert herder.task_status("c", 1) == {"id": 1, "state": "FAILED", "worker_id": "w:1", "trace": "the cause"}
+    other = herder.task_status("c", 0)
+    assert other["state"] == "FAILED" and "because task c-1 failed" in other["trace"]
+    herder.restart_task("c", 0)
+    assert herder._restarts == {"c"}
+    # The next start expects as many tasks as before, but no more than are allowed.
+    assert herder._expected_tasks("c", {"tasks.max": "5"}) == 2
+    assert [herder._expected_tasks("c", {"tasks.max": text}) for text in ("1", "none", "")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "error, count, number",
+    [
+        (ValueError("Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times"), 2, 1),
+        (ValueError("Job aborted due to stage failure: Task 3 in stage 5.0 failed 1 times"), 2, 0),
+        (ConnectError("a record was rejected").of_task(2), 3, 2),
+        (ConnectError("no connection"), 3, 0),
+        (ValueError("Subtask 1 in stage 5"), 3, 0),
+    ],
+)
+def test_the_failed_task_is_that_of_the_error(error: Exception, count: int, number: int) -> None:
+    assert failed_task(error, count) == number
+    outer = RuntimeError("the query failed")
+    outer.__cause__ = error
+    assert failed_task(outer, count) == number
+
+
 # ---- tasks that do not stop
 
 
@@ -167,6 +223,18 @@ def test_a_connector_is_stopped_only_after_its_task_has_ended(herder: Herder) ->
     herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and (status.state, herder.statuses.tasks("c")) == ("STOPPED", {})
+
+
+def test_a_task_that_stopped_too_late_is_started_again(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = add_stuck_task(herder, "c")
+    started: list[str] = []
+    monkeypatch.setattr(herder, "_start", lambda name, config: started.append(name))
+    task.stopping.set()
+    herder._reconcile()
+    assert started == []
+    task.is_stuck = False
+    herder._reconcile()
+    assert started == ["c"]
 
 
 def test_a_stuck_task_does_not_block_other_connectors(herder: Herder) -> None:

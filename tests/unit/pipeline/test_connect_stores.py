@@ -6,12 +6,13 @@ import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kavka.client.consumer.assignors import Subscription
 from kavka.connect import ConnectError, RetriableError
-from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, assign_connectors
+from kavka.pipeline.connect.distributed import Assignments, DistributedHerder, WorkerAssignor, assign_connectors
 from kavka.pipeline.connect.herder import WrongWorker
 from kavka.pipeline.connect.retries import Retries, TaskStopped
 from kavka.pipeline.connect.stores import (
@@ -26,6 +27,7 @@ from kavka.pipeline.connect.stores import (
     StatusStore,
 )
 from kavka.pipeline.connect.tasks import Worker, checkpoint_of
+from tests.support.processes import wait_until
 
 
 def test_configurations_have_kafka_connects_format() -> None:
@@ -218,3 +220,66 @@ def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: p
         with pytest.raises(WrongWorker):
             herders[member].require_leader()
     assert [record.levelname for record in caplog.records if "rest.advertised.host.name" in record.message] == ["ERROR"]
+
+
+class Coordinator:
+    """The consumer of a worker: the age of its last heartbeat and its generation."""
+
+    def __init__(self) -> None:
+        self.age, self.generation = 0.0, 1
+
+    def metrics(self) -> dict[str, float]:
+        return {"last-heartbeat-seconds-ago": self.age}
+
+    def group_metadata(self) -> SimpleNamespace:
+        return SimpleNamespace(generation_id=self.generation)
+
+
+class StoppableTask:
+    """A connector that records that it was stopped."""
+
+    name = "c"
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        self.stopping.set()
+        return True
+
+
+def test_a_worker_without_heartbeats_holds_no_connectors() -> None:
+    worker = Worker("w:1", {}, lambda: None, "points", OffsetStore(MemoryTable()))  # type: ignore[arg-type, return-value]
+    configs, statuses = ConfigStore(MemoryTable()), StatusStore(MemoryTable())
+    configs.put("c", {"name": "c"}, STARTED)
+    statuses.put("c", Status("RUNNING", "w:1"))
+    settings = {"rebalance.timeout.ms": 1, "session.timeout.ms": 600_000}
+    herder = DistributedHerder(worker, configs, statuses, settings, "http://w:1")
+    coordinator, task = Coordinator(), StoppableTask()
+
+    def renew() -> bool:
+        herder._renew(coordinator)  # type: ignore[arg-type]
+        return herder.owns("c")
+
+    assert not renew()
+    herder.on_join()
+    herder.set_assignments(Assignments("w:1", 1, {"w:1": "http://w:1"}, {"w:1": ("c",)}))
+    herder._tasks["c"] = task  # type: ignore[assignment]
+    assert renew() and not task.stopping.is_set()
+    herder._expires = 0.0
+    # Two thirds of the session timeout.
+    coordinator.age = 401.0
+    assert not renew()
+    wait_until(task.stopping.is_set, timeout=10, what="the connector is stopped", interval=0.01)
+    with pytest.raises(WrongWorker):
+        herder.require_leader()
+    herder._unassign("c")
+    assert statuses.connector("c") == Status("RUNNING", "w:1"), "another worker may run it"
+    # The coordinator responds again before the end of the session.
+    coordinator.age = 399.0
+    assert renew()
+    # The group has removed the worker.
+    coordinator.age, coordinator.generation = 0.0, -1
+    assert not renew()
+    coordinator.generation = 2
+    assert not renew()
