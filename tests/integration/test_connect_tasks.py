@@ -96,12 +96,20 @@ class BatchSource(Source):
 
 
 class WideSource(Source):
-    """A row for each of eight Spark partitions: the number of the partition that writes it."""
+    """Eight rows of as many Spark partitions: the number of the Spark task that reads the row."""
 
     options = (Option("topic"),)
 
     def read(self, context: Context) -> Any:
-        return context.spark.range(0, 8, 1, 8).selectExpr("CAST(spark_partition_id() AS STRING) AS value")
+        def number(batches: Any) -> Any:
+            import pyarrow as pa
+            from pyspark import TaskContext
+
+            for batch in batches:
+                task = str(TaskContext.get().partitionId())  # type: ignore[union-attr]
+                yield pa.RecordBatch.from_pydict({"value": [task] * batch.num_rows})
+
+        return context.spark.range(0, 8, 1, 8).mapInArrow(number, "value string")
 
 
 class GreedySource(WideSource):
