@@ -3,6 +3,7 @@ instead of ON CONFLICT."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,6 +158,68 @@ def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, 
         ("results", {"id": 2, "y": 40}), ("results", {"id": 3, "y": 60}),
     ]  # fmt: skip
     assert offsets == {"query": {"incrementing": 3}}
+
+
+def test_tasks_read_tables_and_ranges_of_rows(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
+    other = f"{table}_small"
+    postgres.query(
+        f"CREATE TABLE {table} (id bigint, name text); INSERT INTO {table} SELECT n * n, 'x' FROM "
+        f"generate_series(1, 7) n; CREATE TABLE {other} (id bigint); INSERT INTO {other} VALUES (5)"
+    )
+    try:
+        options = {"mode": "incrementing", "incrementing_column_name": "id", "batch_max_rows": 2, "tasks_max": 3}
+        lists = {"table_whitelist": f"{table},{other}"}
+        connector, context = source(sql, postgres, table, tmp_path, **{**options, **lists})
+        end = connector.next(context, {})
+        # Each range has two rows, although the distances of the keys differ.
+        assert end[f"public.{table}"] == {"incrementing": 16, "kavka.ranges": [{"incrementing": 4}]}
+        assert end[f"public.{other}"] == {"incrementing": 5}
+        frames = connector.read_range(context, {}, end)
+        assert [frame.rdd.getNumPartitions() for frame in frames] == [2, 1]
+        parts = [[row.value["id"] for row in part] for part in frames[0].rdd.glom().collect()]
+        assert [sorted(part) for part in parts] == [[1, 4], [9, 16]]
+        # The plan of a batch is stored as JSON, and read by another worker.
+        restarted, context = source(sql, postgres, table, tmp_path, **{**options, **lists, "tasks_max": 1})
+        postgres.query(f"INSERT INTO {table} VALUES (2, 'late'), (100, 'new')")
+        repeated = restarted.read_range(context, {}, json.loads(json.dumps(end)))
+        assert [frame.rdd.getNumPartitions() for frame in repeated] == [2, 1]
+        connector, context = source(sql, postgres, table, tmp_path, **{**options, **lists})
+        rows, offsets = batches(connector, context, end)
+        assert ids(rows) == [[25, 36, 49, 100]]
+        assert offsets[f"public.{other}"] == {"incrementing": 5}
+        bulk, context = source(sql, postgres, table, tmp_path, mode="bulk", tasks_max=3, **lists)
+        assert [frame.rdd.getNumPartitions() for frame in bulk.read_range(context, {}, bulk.next(context, {}))] == [
+            1,
+            1,
+        ]
+        assert bulk.tasks(context) == 2
+    finally:
+        postgres.query(f"DROP TABLE {other}")
+
+
+def test_the_stored_rows_of_several_tables_are_read_again(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    other = f"{table}_small"
+    for name in (table, other):
+        postgres.query(f"CREATE TABLE {name} (id int, at timestamp); INSERT INTO {name} VALUES (1, '2024-01-01')")
+    try:
+        options = {"mode": "timestamp", "timestamp_column_name": "at", "exactly_once": True, "tasks_max": 2}
+        lists = {"table_whitelist": f"{table},{other}"}
+        connector, context = source(sql, postgres, table, tmp_path, **{**options, **lists})
+        end = connector.next(context, {})
+        rows = rows_between(connector, context, {}, end)
+        assert len(rows) == 2
+        for name in (table, other):
+            postgres.query(f"UPDATE {name} SET at = '2024-02-01'")
+        restarted, context = source(sql, postgres, table, tmp_path, **{**options, **lists})
+        assert rows_between(restarted, context, {}, end) == rows
+        next_rows, _ = batches(restarted, context, end)
+        assert len(next_rows) == 1 and len(next_rows[0]) == 2
+        # The rows of earlier batches are deleted.
+        assert len(list((tmp_path / "rows").iterdir())) == 2
+    finally:
+        postgres.query(f"DROP TABLE {other}")
 
 
 # --- sink

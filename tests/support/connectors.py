@@ -24,7 +24,7 @@ def context_of(
     """Start a connector. Return it and its context."""
     cls = load(name, Declared(file_connectors=True))
     texts = {option: str(value) for option, value in settings.items()}
-    config = {"tasks.max": 1, **parsed(cls.options, texts)}
+    config = {"tasks.max": int(texts.get("tasks.max", "1")), **parsed(cls.options, texts)}
     context = Context("c", config, texts, spark, str(folder), exactly_once=exactly_once, available_now=now)
     connector = cls()
     connector.start(context)
