@@ -363,6 +363,7 @@ def test_the_tasks_of_a_sink_own_topic_partitions(
         for number in range(9):
             # Partition 2 has no records in the first batch.
             producer.send(topic, value=f"{number}", partition=number % 2)
+        producer.send(topic, value="text", partition=1)
     counts: list[int] = []
     for tasks, owners in ((1, {0: 0, 1: 0}), (2, {0: 0, 1: 1}), (5, {0: 0, 1: 1})):
         PartitionSink.rows, PartitionSink.partitions = [], []
@@ -377,9 +378,9 @@ def test_the_tasks_of_a_sink_own_topic_partitions(
     outcome = run(PartitionSink, "strict", topics=topic, tasks_max="2", rejected="3")
     assert (outcome.kind, outcome.task) == ("failed", 1)
     assert f"the record at offset 1 of {topic}-1 was rejected: bad value" in (outcome.trace or "")
-    outcome = run(PartitionSink, "typed", topics=topic, tasks_max="2", **{**CAST, "transforms_cast_spec": "boolean"})
-    assert (outcome.kind, outcome.task) == ("failed", 0)
-    assert f"for {topic}-0 at offset" in (outcome.trace or "")
+    outcome = run(PartitionSink, "typed", topics=topic, tasks_max="2", transforms_cast_spec="int32", **CAST)
+    assert (outcome.kind, outcome.task) == ("failed", 1), outcome.trace
+    assert f"for {topic}-1 at offset 4" in (outcome.trace or "")
     dead = {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": f"{topic}-dead"}
     dead |= {"errors_deadletterqueue_context_headers_enable": "true"}
     assert run(PartitionSink, "dead", topics=topic, tasks_max="2", rejected="3", **dead).kind == "done"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder, RestError
 from kavka.pipeline.connect.stores import Status
@@ -160,13 +161,17 @@ def test_states_of_all_tasks_are_published_and_those_of_former_tasks_deleted(her
         (ConnectError("a record was rejected").of_task(2), 3, 2),
         (ConnectError("no connection"), 3, 0),
         (ValueError("Subtask 1 in stage 5"), 3, 0),
+        (ValueError("VALUE_CONVERTER for a-b.c-1 at offset 7 (x): no JSON"), 3, 2),
+        (ConnectError("the record at offset 7 of a-b.c-1 was rejected: why"), 3, 2),
+        (ConnectError("the record at offset 7 of a-b.c-11 was rejected: why"), 3, 0),
     ],
 )
 def test_the_failed_task_is_that_of_the_error(error: Exception, count: int, number: int) -> None:
-    assert failed_task(error, count) == number
+    owners = {TopicPartition("a-b.c", 1): 2}
+    assert failed_task(error, count, owners) == number
     outer = RuntimeError("the query failed")
     outer.__cause__ = error
-    assert failed_task(outer, count) == number
+    assert failed_task(outer, count, owners) == number
 
 
 # ---- tasks that do not stop

@@ -145,7 +145,7 @@ class _Run:
         """Sets the number of tasks, and the task that reads each partition: the Spark source
         distributes the partitions in the same way."""
         count = max(1, min(self.context["tasks.max"], len(partitions)))
-        self._owners = task_of(partitions, count)
+        self.task.owners = task_of(partitions, count)
         self.task.set_count(count, self.context)
 
     def _on_progress(self, progress: Any) -> None:
@@ -202,8 +202,7 @@ class _Run:
             first = rejected[0]
             more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
-            owner = self._owners.get(TopicPartition(first.topic, first.partition))
-            raise ConnectError(f"{where} was rejected: {hide(first.message)}{more}").of_task(owner)
+            raise ConnectError(f"{where} was rejected: {hide(first.message)}{more}")
         failures = [(failure.topic, failure.partition, failure.offset, hide(failure.message)) for failure in rejected]
         schema = "topic string, partition int, offset bigint, rejection string"
         failed = F.broadcast(self.context.spark.createDataFrame(failures, schema))

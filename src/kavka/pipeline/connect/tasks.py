@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 import traceback
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kavka.common.config import ConfigType
+from kavka.common.types import TopicPartition
 from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, task_in
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 _WATCH_INTERVAL = 0.2
 _SPARK_ATTEMPTS = 5
+_PLACE = r"(?P<topic{0}>[\w.-]{{1,249}})-(?P<partition{0}>\d{{1,9}})"
+_RECORD = re.compile(rf"for {_PLACE.format('')} at offset \d|at offset \d+ of {_PLACE.format(2)}\b")
 # Queries start one at a time: Python processes that start together may all miss Spark's timeout.
 _START_LOCK = threading.Lock()
 
@@ -105,6 +109,8 @@ class Task:
         """Cancels the current batch if no query writes it."""
         self.count = count
         """The number of tasks. It is an estimate until the units of work are known."""
+        self.owners: Mapping[TopicPartition, int] = {}
+        """The task of each topic partition that a sink reads."""
         self._on_end = on_end
         self.on_topics = on_topics
         self._on_tasks = on_tasks
@@ -138,7 +144,7 @@ class Task:
             else:
                 cause = self.failure or error
                 trace = self.worker.providers.hide(describe_failure(cause))
-                number = failed_task(cause, self.count)
+                number = failed_task(cause, self.count, self.owners)
                 logger.error("Task %s-%d failed: %s", self.name, number, trace)
                 outcome = Outcome(FAILED, trace, number)
         self._on_end(self, outcome)
@@ -254,16 +260,37 @@ def checkpoint_of(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{escaped}"
 
 
-def failed_task(error: BaseException, count: int) -> int:
-    """Returns the number of the task that failed: of the Spark task whose failure ended the job, or
-    0. The Spark tasks of a connector's jobs have the numbers of its tasks."""
+def failed_task(error: BaseException, count: int, owners: Mapping[TopicPartition, int]) -> int:
+    """Returns the number of the task that failed: the owner of the record in the error message, or
+    the Spark task, which has the number of the connector's task. Spark does not report the number
+    for all errors of records; it is then 0."""
     cause: BaseException | None = error
     while cause is not None:
-        number = cause.task if isinstance(cause, ConnectError) else task_in(str(cause))
+        number = cause.task if isinstance(cause, ConnectError) else None
+        if number is None:
+            text = error_text(cause)
+            number = next((owners.get(tp) for tp in _partitions_in(text)), task_in(text))
         if number is not None:
             return number if number < count else 0
         cause = cause.__cause__
     return 0
+
+
+def _partitions_in(text: str) -> list[TopicPartition]:
+    """Returns the topic partition of the record that an error message names."""
+    match = _RECORD.search(text)
+    if match is None:
+        return []
+    return [TopicPartition(match["topic"] or match["topic2"], int(match["partition"] or match["partition2"]))]
+
+
+def error_text(error: BaseException) -> str:
+    """Returns the message. Spark's exceptions fetch it from Spark's process, which may have
+    ended."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def describe_failure(error: BaseException) -> str:
@@ -272,7 +299,6 @@ def describe_failure(error: BaseException) -> str:
     try:
         str(error)
     except Exception as failure:
-        # Spark's exceptions fetch their text from Spark's process.
         return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({failure})"
     if isinstance(error, (ColumnError, ConnectError, TaskStopped)):
         cause = f"\nCaused by: {cause_text(error.__cause__)}" if error.__cause__ is not None else ""
