@@ -40,12 +40,12 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
         exchanges.append([f"{method} {path}", code, _without_variable_values(content, folder)])
         return content
 
-    def wait_for_state(state: str, tasks: int) -> None:
+    def wait_for_state(state: str, *tasks: int) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             code, body = request(url, "GET", "/connectors/probe/status")
             states = [body["connector"]["state"], *(task["state"] for task in body["tasks"])] if code == 200 else []
-            if states == [state] * (tasks + 1):
+            if set(states) == {state} and len(states) - 1 in tasks:
                 return
             time.sleep(0.2)
         raise TimeoutError(f"the connector did not reach the state {state}: {body}")
@@ -82,7 +82,8 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     exchange("PUT", "/connectors/probe/resume")
     wait_for_state("RUNNING", 1)
     exchange("PATCH", "/connectors/probe/config", {"tasks.max": "2"})
-    wait_for_state("RUNNING", 1)
+    # Apache's source of lines has one task.
+    wait_for_state("RUNNING", 1, 2)
     exchange("GET", "/connectors/probe/config")
     exchange("POST", "/connectors/probe/restart")
     exchange("POST", "/connectors/probe/tasks/0/restart")
