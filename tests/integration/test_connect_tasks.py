@@ -18,6 +18,7 @@ from kavka.common.types import TopicPartition
 from kavka.connect import (
     ConnectError,
     Context,
+    Failed,
     IncrementalSource,
     Offsets,
     Option,
@@ -25,7 +26,6 @@ from kavka.connect import (
     Sink,
     Source,
 )
-from kavka.pipeline.connect.api import Failed
 from kavka.pipeline.columns.types import MAX_DEPTH, SchemaName
 from kavka.pipeline.connect.connectors import batch_files
 from kavka.pipeline.connect.connectors.files import FileStreamSource

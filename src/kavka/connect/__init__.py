@@ -8,7 +8,16 @@
 from __future__ import annotations
 
 from kavka.common.config import ConfigType, Importance
-from kavka.pipeline.connect.api import Connector, Context, IncrementalSource, Offsets, Sink, Source, query_id
+from kavka.pipeline.connect.api import (
+    Connector,
+    Context,
+    Failed,
+    IncrementalSource,
+    Offsets,
+    Sink,
+    Source,
+    query_id,
+)
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, RetriableError
 from kavka.pipeline.connect.options import REQUIRED, Option
 from kavka.pipeline.connect.providers import ConfigProvider, ProviderError
@@ -21,6 +30,7 @@ __all__ = [
     "ConnectError",
     "Connector",
     "Context",
+    "Failed",
     "Importance",
     "IncrementalSource",
     "Offsets",
