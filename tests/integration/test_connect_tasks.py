@@ -317,7 +317,7 @@ def test_an_incremental_source_resumes_without_duplicates(
     assert plan is not None and plan.done
     store = OffsetStore(FileTable(tmp_path / "offsets"))
     store.put("count", "counter", {"one": {"at": 10}}, plan.start)
-    store.put_plan("count", plan.number, plan.start, plan.end, done=False)
+    store.put_plan("count", plan.number, plan.start, plan.end, done=False, tasks=plan.tasks)
     assert run(CountingSource, "count", until="11", **settings).kind == "done"
     # Several tasks write the rows of a batch concurrently, so their order is not fixed.
     assert sorted(int(bytes(record.value)) for record in read_all(target, topic)) == list(range(11))
@@ -343,7 +343,7 @@ def test_lines_of_a_file_are_produced_once_with_and_without_transformations(
         store = OffsetStore(FileTable(tmp_path / "offsets"))
         plan = store.plan(name)
         assert plan is not None and plan.done and plan.number == 1
-        store.put_plan(name, plan.number, plan.start, plan.end, done=False)
+        store.put_plan(name, plan.number, plan.start, plan.end, done=False, tasks=plan.tasks)
         assert run(FileStreamSource, name, topic=name, **common, **transforms).kind == "done"
     records, transformed_records = read_all(target, direct), read_all(target, transformed)
     assert (
