@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from kavka.common.types import TopicPartition
 from tests.support.browser import PHONE, browser, expect, page_of
 from tests.support.cluster import KavkaCluster
 from tests.support.console import ConsoleProcess, open_details, send, submit_expecting_error
+from tests.support.fake_connect import PASSWORD, FakeConnect, fake_connect
 from tests.support.processes import ManagedProcess, wait_until
 from tests.support.zookeeper import ZooKeeper
 
@@ -40,50 +39,6 @@ HOSTILE = [
 ]
 
 
-class FakeConnectWorker(BaseHTTPRequestHandler):
-    """The part of Connect's REST interface that the console uses: one running sink and one failed
-    source."""
-
-    states = {"files": "RUNNING", "broken": "FAILED"}
-    requests: list[str] = []
-
-    def do_GET(self) -> None:
-        body = {
-            name: {
-                "info": {"type": "sink" if name == "files" else "source", "config": {"connector.class": "Lines"}},
-                "status": {
-                    "connector": {"state": state, "worker_id": "w:8083"},
-                    "tasks": [
-                        {"id": 0, "state": state, "worker_id": "w:8083"}
-                        | ({"trace": "ConnectException: <b>no file</b>\n\tat x"} if state == "FAILED" else {})
-                    ],
-                },
-            }
-            for name, state in self.states.items()
-        }
-        self._respond(200, json.dumps(body).encode())
-
-    def do_PUT(self) -> None:
-        self.requests.append(f"PUT {self.path}")
-        name, action = self.path.split("/")[2:4]
-        self.states[name] = {"pause": "PAUSED", "resume": "RUNNING"}[action]
-        self._respond(202, b"")
-
-    def do_POST(self) -> None:
-        self.requests.append(f"POST {self.path}")
-        self.states[self.path.split("/")[2]] = "RUNNING"
-        self._respond(202, b"{}")
-
-    def _respond(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with browser() as chromium:
@@ -103,20 +58,26 @@ def jobs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def connect_worker() -> Iterator[tuple[FakeConnect, str]]:
+    with fake_connect() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
 def console(
-    cluster: KavkaCluster, jobs_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: KavkaCluster,
+    connect_worker: tuple[FakeConnect, str],
+    jobs_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ConsoleProcess]:
-    connect_worker = ThreadingHTTPServer(("127.0.0.1", 0), FakeConnectWorker)
-    threading.Thread(target=connect_worker.serve_forever, daemon=True).start()
     with ConsoleProcess(
         tmp_path_factory.mktemp("console-data"),
         cluster.bootstrap_servers,
         "--connect-url",
-        f"http://127.0.0.1:{connect_worker.server_port}",
+        connect_worker[1],
         env={**os.environ, "KAVKA_PIPELINE_DIR": str(jobs_folder)},
     ) as console_process:
         yield console_process
-    connect_worker.shutdown()
 
 
 @pytest.fixture
@@ -558,20 +519,55 @@ def test_pipelines_are_shown_stopped_paused_and_restarted(
     send(page.locator("#jobs tr", has_text="broken"), "Forget", "was removed")
     jobs.remove("words")
 
+
+def test_connectors_are_created_repaired_controlled_and_deleted(
+    page: Page, connect_worker: tuple[FakeConnect, str]
+) -> None:
+    worker, _ = connect_worker
     page.goto("/c/default/pipelines")
     files = page.locator("#connectors tr", has_text="files")
     expect(files).to_contain_text("RUNNING")
     send(files, "Pause", "files is being paused")
     expect(page.locator("#connectors tr", has_text="files")).to_contain_text("PAUSED")
     send(page.locator("#connectors tr", has_text="files"), "Resume", "is being resumed")
-    broken = page.locator("#connectors tr", has_text="broken")
-    expect(broken).to_contain_text("ConnectException: <b>no file</b>")
-    send(broken, "Restart", "restart")
-    assert FakeConnectWorker.requests == [
-        "PUT /connectors/files/pause",
-        "PUT /connectors/files/resume",
-        "POST /connectors/broken/restart?includeTasks=true&onlyFailed=false",
-    ]
+    expect(page.locator("#connectors tr", has_text="broken")).to_contain_text("ConnectException: <b>no file</b>")
+
+    page.get_by_role("link", name="broken").click()
+    trace = page.locator("#tasks td details")
+    trace.locator("summary").click()
+    expect(trace).to_contain_text("IOException: no disk")
+    assert PASSWORD not in page.content()
+    page.get_by_role("link", name="Edit").click()
+    form = page.locator("#connector")
+    form.locator("summary", has_text="Common").click()
+    form.locator("[name='config.tasks.max']").fill("many")
+    submit_expecting_error(form, "Save", "tasks.max: Invalid value many")
+    expect(form.locator(".field-error")).to_have_text(re.compile("Invalid value many"))
+    form.locator("[name='config.tasks.max']").fill("2")
+    send(form, "Check", "is valid")
+    send(form, "Save", "broken was changed")
+    assert worker.configs["broken"]["db.password"] == PASSWORD
+    send(page.locator("#tasks"), "Restart", "task 0 of broken is being restarted")
+    expect(page.locator("#figures")).to_contain_text("RUNNING")
+    send(page.locator("#commands"), "Stop", "is being stopped")
+    expect(page.locator("#commands button")).to_have_text("Resume")
+    open_details(page, "alter").locator("textarea").fill('[{"partition": {"file": "in"}, "offset": {"position": 1}}]')
+    send(page.locator("#alter"), "Set these offsets", "changed successfully")
+    expect(page.locator("#offset-rows")).to_contain_text('{"position": 1}')
+    open_details(page, "reset").locator("[name=confirm]").fill("broken")
+    send(page.locator("#reset"), "Reset offsets", "changed successfully")
+    open_details(page, "delete").locator("[name=confirm]").fill("broken")
+    send(page.locator("#delete"), "Delete connector", "broken was deleted")
+
+    page.get_by_role("link", name="Create connector").click()
+    page.get_by_role("link", name="Lines", exact=True).click()
+    form = page.locator("#connector")
+    form.locator("[name='config.name']").fill("new")
+    form.get_by_role("button", name="Check").click()
+    expect(form.locator(".field-error")).to_have_text("Missing required configuration topic")
+    form.locator("[name='config.topic']").fill("lines")
+    send(form, "Create connector", "new was created")
+    expect(page.locator("h1")).to_have_text("new")
 
 
 # --- a broker that is down

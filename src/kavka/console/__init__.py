@@ -18,6 +18,8 @@ Modules
   `access.py`: explanations of ACLs.
 - `bodies.py`: inputs of requests; `metrics.py`: the console's own metrics.
 - `views.py`: registration and rendering of pages; `pages/`: the pages; `templates/`, `static/`.
+- `connect_client.py`: a client of Connect's REST interface; `connector_forms.py`: the form of a
+  configuration, without passwords.
 - `formats.py`: numbers, sizes, rates, durations and dates as texts; `static/format.js` is the same
   for the script.
 - `live.py`: server-sent events.
@@ -36,12 +38,12 @@ list[…], dict[str, str], an Enum, `X | None`; `Annotated[int, "help", Bounds(1
 JSON: dataclasses, NamedTuples, dicts, lists; or a Starlette Response (a download, an EventStream).
 An action returns `Done(message, location)`, the message to show and the next page, or another value
 for a script of the page (event `done` of the form). Raise `Refused("a clear line")` for an invalid
-request; a KafkaError is converted automatically. `app.py` checks roles and CSRF tokens, writes the
-audit log and converts errors. An operation that concerns topics names their parameters
-(`topics=("topic",)`); `topics=()` means that the user needs some right in the cluster, and
-`context.cluster` has only visible topics. Without `topics` the user needs the role in the whole
-cluster. The registry checks this at every call, also of a page. An action calls
-`context.cluster.mark_stale()`, so that the next page shows the change.
+request, with `fields` if several inputs may be invalid; a KafkaError is converted automatically.
+`app.py` checks roles and CSRF tokens, writes the audit log and converts errors. An operation that
+concerns topics names their parameters (`topics=("topic",)`); `topics=()` means that the user needs
+some right in the cluster, and `context.cluster` has only visible topics. Without `topics` the user
+needs the role in the whole cluster. The registry checks this at every call, also of a page. An
+action calls `context.cluster.mark_stale()`, so that the next page shows the change.
 
 A destructive action has the parameters `confirm` (the typed name) and `seen`, a fingerprint of the
 page:

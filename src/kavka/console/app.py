@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -349,7 +349,7 @@ class Handlers:
 
     def _redirect_after(self, request: Request, result: Done) -> Response:
         """Redirect to the next page after a form that the browser sent without the script."""
-        location = local_path(result.location or urlsplit(request.headers.get("referer", "")).path, self.base + "/")
+        location = local_path(result.location or _referring_page(request), self.base + "/")
         separator = "&" if "?" in location else "?"
         return RedirectResponse(f"{location}{separator}confirmation={self.console.store_message(result.message)}", 303)
 
@@ -359,16 +359,16 @@ class Handlers:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=400)
         if isinstance(error, HTTPException):
-            status, line, field = error.status_code, _http_message(error), ""
+            status, line = error.status_code, _http_message(error)
         else:
             explanation = explain(error)
-            field = error.field if isinstance(error, Refused) else ""
             if explanation is None:
                 logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
                 explanation = 500, "internal error of the console; its log has the details"
             status, line = explanation
         if not _wants_page(request):
-            return JsonResponse({"error": line, "field": field}, status)
+            field, fields = (error.field, error.fields) if isinstance(error, Refused) else ("", {})
+            return JsonResponse({"error": line, "field": field, **({"fields": fields} if fields else {})}, status)
         if status == 401:
             return self.redirect(f"/login?next={quote(request.url.path, safe='/')}")
         user = self.console.auth.session_user(request.cookies.get(self.cookie, ""))
@@ -394,6 +394,13 @@ class Static(StaticFiles):
             is_versioned = b"v=" in scope["query_string"]
             response.headers["Cache-Control"] = CACHED_FOR_A_YEAR if is_versioned else "no-cache"
         return response
+
+
+def _referring_page(request: Request) -> str:
+    """Return the path and query of the page with the form."""
+    page = urlsplit(request.headers.get("referer", ""))
+    query = urlencode([(name, value) for name, value in parse_qsl(page.query) if name != "confirmation"])
+    return f"{page.path}?{query}" if query else page.path
 
 
 def _wants_page(request: Request) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.primitives import ProtocolError
@@ -9,12 +11,16 @@ from kavka.protocol.primitives import ProtocolError
 
 class Refused(Exception):
     """A request that was rejected or failed, with its HTTP status. `field` names the invalid input,
-    if any. After a timeout or an error of another server the request may have had an effect."""
+    if any, and `fields` has the error of each invalid input, if there may be several. After a
+    timeout or an error of another server the request may have had an effect."""
 
-    def __init__(self, message: str, status: int = 400, field: str = "") -> None:
+    def __init__(
+        self, message: str, status: int = 400, field: str = "", fields: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.field = field
+        self.fields = dict(fields or {})
 
 
 _NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -40,10 +41,12 @@ class Bounds:
 
 
 class _Secret:
-    """Marks an argument that is not written to the audit log: `Annotated[str, SECRET]`."""
+    """Marks an argument that is not written to the audit log: `Annotated[str, SECRET]`. Of an
+    object, only the names are written."""
 
 
 SECRET = _Secret()
+HIDDEN_ARGUMENT = "(hidden)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +236,7 @@ def convert(parameter: Parameter, value: Any) -> Any:
             items = [text for item in items for text in item.replace(",", " ").split()]
         result: Any = [_scalar(name, parameter.item, item) for item in items]
     elif parameter.type is dict:
-        if not isinstance(value, Mapping):
-            raise Refused(f"{name} must be an object", field=name)
-        result = {str(key): None if item is None else str(item) for key, item in value.items()}
+        result = {str(key): None if item is None else _text(name, item) for key, item in _object(name, value).items()}
     else:
         if isinstance(value, (list, tuple)):
             if len(value) != 1:
@@ -253,6 +254,27 @@ def convert(parameter: Parameter, value: Any) -> Any:
             raise Refused(f"{name} is missing", field=name)
     _check(parameter, result)
     return result
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    """Return the object. In a form it may be a field with JSON."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            reason = str(error) if isinstance(error, ValueError) else "it is too deep"
+            raise Refused(f"{name} must be an object in JSON: {reason}", field=name) from None
+    if not isinstance(value, Mapping):
+        raise Refused(f"{name} must be an object", field=name)
+    return value
+
+
+def _text(name: str, item: Any) -> str:
+    if isinstance(item, (Mapping, list)):
+        raise Refused(f"{name}: the values must be texts, numbers, true, false or null", field=name)
+    return item if isinstance(item, str) else json.dumps(item)
 
 
 def _scalar(name: str, kind: Any, value: Any) -> Any:
@@ -319,8 +341,13 @@ def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dic
         if value == parameter.default or parameter.name in ("confirm", "seen"):
             continue
         is_secret = parameter.secret or (parameter.name == "value" and _is_password(arguments.get("name")))
-        audited[parameter.name] = "(hidden)" if is_secret else _truncate(value)
+        audited[parameter.name] = _truncate(_hidden(value) if is_secret else value)
     return audited
+
+
+def _hidden(value: Any) -> Any:
+    """Of an object, the names are shown."""
+    return dict.fromkeys(value, HIDDEN_ARGUMENT) if isinstance(value, Mapping) else HIDDEN_ARGUMENT
 
 
 def _is_password(setting: Any) -> bool:

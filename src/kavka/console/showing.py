@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ MAX_TEXT = 200_000
 MAX_HEADERS_TEXT = 20_000
 """The maximum length of all headers in a row, or twice the maximum length of a value if that is
 more."""
+MAX_BRANCHES = 2000
+"""The maximum number of values in the tree of a key or value."""
+MAX_TREE_DEPTH = 60
 HEADER_COST = 100
 """The length that is counted for each header, in addition to its name and value."""
 
@@ -148,13 +152,90 @@ def pretty(decoded: Decoded) -> str:
     return decoded.text
 
 
-async def pretty_parts(message: Message) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A value in the tree of a structured key or value. `children` is None for a scalar, whose text
+    is `text`; otherwise `text` is the size."""
+
+    name: str
+    text: str
+    children: list[Branch] | None = None
+
+
+class _TreeTooLarge(Exception):
+    """A limit of the tree is exceeded."""
+
+
+def tree(decoded: Decoded) -> Branch | None:
+    """Return the tree of an object or list, None for other values and for those that exceed the
+    limits: the complete text is shown anyway."""
+    if decoded.kind not in ("json", "avro", "internal") or not isinstance(decoded.data, (dict, list)):
+        return None
+    remaining = MAX_BRANCHES
+
+    def branch(name: str, value: Any, depth: int) -> Branch:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0 or depth > MAX_TREE_DEPTH:
+            raise _TreeTooLarge
+        name = visible(name[:MAX_ROW_TEXT])
+        if isinstance(value, dict):
+            children = [branch(str(key), item, depth + 1) for key, item in value.items()]
+            return Branch(name, f"{{{len(value)}}}", children)
+        if isinstance(value, list):
+            return Branch(name, f"[{len(value)}]", [branch(str(i), item, depth + 1) for i, item in enumerate(value)])
+        text = json.dumps(value, ensure_ascii=False)
+        return Branch(name, visible(text[:MAX_ROW_TEXT]) + ("…" if len(text) > MAX_ROW_TEXT else ""))
+
+    try:
+        return branch("", decoded.data, 0)
+    except (_TreeTooLarge, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pretty:
+    """A key and a value for the page of a message."""
+
+    key: str
+    value: str
+    key_tree: Branch | None
+    value_tree: Branch | None
+
+
+async def pretty_parts(message: Message) -> Pretty:
     """Return the key and the value for the page of a message, decoded in a worker thread."""
-    async for parts in mapped(
-        lambda item: (visible(pretty(item.key)[:MAX_TEXT]), visible(pretty(item.value)[:MAX_TEXT])), [message]
-    ):
+
+    def parts_of(item: Message) -> Pretty:
+        key, value = item.key, item.value
+        return Pretty(visible(pretty(key)[:MAX_TEXT]), visible(pretty(value)[:MAX_TEXT]), tree(key), tree(value))
+
+    async for parts in mapped(parts_of, [message]):
         return parts[0]
     raise AssertionError
+
+
+def command_of(servers: str, topic: str, partition: int, offset: int) -> str:
+    """Return the command line that reads the message. Settings for a secured cluster are added with
+    --consumer.config."""
+    return (
+        f"bin/kafka-console-consumer.sh --bootstrap-server {shlex.quote(servers)} --topic {shlex.quote(topic)} "
+        f"--partition {partition} --offset {offset} --max-messages 1 "
+        "--property print.key=true --property print.headers=true"
+    )
+
+
+def python_of(servers: str, topic: str, partition: int, offset: int) -> str:
+    """Return the Python program that reads the message."""
+    return f"""\
+from kavka import Consumer, TopicPartition
+
+partition = TopicPartition({topic!r}, {partition})
+with Consumer(bootstrap_servers={servers!r}) as consumer:
+    consumer.assign([partition])
+    consumer.seek(partition, {offset})
+    print(next(iter(consumer)))
+"""
 
 
 # --- downloads

@@ -69,7 +69,7 @@ def test_commands_are_sent_to_connector(cluster):
     for command in ("pause", "resume", "stop"):
         Recorded.responses[f"PUT /connectors/probe/{command}"] = (202, None)
         asyncio.run(cluster.control("probe", command))
-    asyncio.run(cluster.control("a b/c", "restart"))
+    asyncio.run(cluster.restart("a b/c", tasks=True))
     assert Recorded.requests[-1] == "POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import csv
 import io
 import json
+import shlex
 import struct
 
 import pytest
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.console import showing, writing
+from kavka.console.decoders import decode
 from kavka.console.errors import Refused
 from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter
 from kavka.console.messages import Event
 from kavka.console.pages import message_pages
 from kavka.console.searches import running_searches
+from kavka.console.showing import MAX_BRANCHES, Branch, command_of, python_of, tree
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(), offset: int = 5) -> ConsumerRecord:
@@ -180,3 +184,22 @@ def test_download_ends_when_user_loses_access(monkeypatch):
     with pytest.raises(Refused, match="log in first"):
         asyncio.run(read())
     assert not allowed and running_searches.count == 0
+
+
+def test_the_tree_of_a_message_is_limited_and_has_no_invisible_characters():
+    branch = tree(decode(b'{"a": [1, {"\\u202eb": null}], "c": "x\\u0007"}'))
+    assert branch is not None and branch.children is not None
+    items, text = branch.children
+    assert (items.name, items.text, text.text) == ("a", "[2]", '"x\\u0007"')
+    assert items.children[1].children == [Branch("⟨U+202E⟩b", "null")]
+    assert tree(decode(b"plain")) is None
+    assert tree(decode(b"[" + b"1," * MAX_BRANCHES + b"1]")) is None
+    assert tree(decode(b"[" * 500 + b"]" * 500)) is None
+
+
+def test_the_command_and_the_program_quote_hostile_names():
+    hostile = "a'; rm -rf /'\n"
+    assert shlex.split(command_of(hostile, hostile, 1, 2))[2:5] == [hostile, "--topic", hostile]
+    program = ast.parse(python_of(hostile, hostile, 1, 2))
+    names = [node.value for node in ast.walk(program) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert names == [hostile, hostile]

@@ -151,13 +151,15 @@ async def message_page(view: View) -> Response:
     partition, offset = view.number("partition"), view.number("offset")
     message = await read_message(view.context, inputs, partition, offset)
     (row,) = await showing.rows([message], showing.MAX_TEXT)
-    key_text, value_text = await showing.pretty_parts(message)
+    parts = await showing.pretty_parts(message)
+    servers = view.context.cluster.settings.servers
     return view.render(
         "message.html",
         wanted=inputs,
         message=row,
-        key_text=key_text,
-        value_text=value_text,
+        parts=parts,
+        command=showing.command_of(servers, inputs.topic, partition, row.offset),
+        python=showing.python_of(servers, inputs.topic, partition, row.offset),
         decoders=DECODERS,
         may_produce=view.context.user.role >= Role.OPERATE,
     )

@@ -1,20 +1,19 @@
-"""Pipelines: the Streams jobs of this machine, and the connectors of the Connect workers."""
+"""Pipelines: the Streams jobs of this machine, with the list of connectors (`connectors.py`)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 
 from kavka import jobs
 from kavka.console.auth import Role
-from kavka.console.connect_client import ConnectCluster, ConnectorRow
 from kavka.console.context import Context
 from kavka.console.errors import Refused
+from kavka.console.pages.connectors import connect_clusters, list_connectors
 from kavka.console.registry import Done, action, query
 from kavka.console.views import View, page
 
@@ -35,31 +34,6 @@ class JobRow:
     lag: int | None
     state_rows: int | None
     error: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectorsFound:
-    """The connectors of all workers. `problems` has a line per worker that did not respond."""
-
-    connectors: list[ConnectorRow]
-    lags: dict[str, int] = field(default_factory=dict)
-    """By sink connector: the lag of its consumer group."""
-    problems: list[str] = field(default_factory=list)
-
-
-class Command(Enum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    RESTART = "restart"
-    STOP = "stop"
-
-
-_MESSAGES = {
-    Command.PAUSE: "is being paused",
-    Command.RESUME: "is being resumed",
-    Command.RESTART: "is being restarted, with its tasks",
-    Command.STOP: "is being stopped",
-}
 
 
 @query("/pipelines", "List the running and failed Streams jobs of the console's machine")
@@ -131,52 +105,6 @@ async def _call(function: Callable[[str], Any], name: str) -> Any:
         raise Refused(f"{name}: {error.strerror or error}", 500) from None
 
 
-# --- connectors
-
-
-def connect_clusters(context: Context) -> list[ConnectCluster]:
-    own = context.cluster.settings.own
-    settings = {name.removeprefix("connect."): value for name, value in own.items() if name.startswith("connect.")}
-    addresses = settings.pop("url", "")
-    return [ConnectCluster(address, settings) for address in addresses.replace(",", " ").split()]
-
-
-@query("/connectors", "List the connectors of the configured Connect workers")
-async def list_connectors(context: Context) -> ConnectorsFound:
-    connectors: list[ConnectorRow] = []
-    problems: list[str] = []
-    for result in await asyncio.gather(
-        *(cluster.connectors() for cluster in connect_clusters(context)), return_exceptions=True
-    ):
-        if isinstance(result, Refused):
-            problems.append(str(result))
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            connectors += result
-    groups = (await context.cluster.state(groups=True)).groups
-    lags = {}
-    for row in connectors:
-        group = groups.get(f"connect-{row.name}")
-        if row.type == "sink" and group is not None and group.lag is not None:
-            lags[row.name] = group.lag
-    return ConnectorsFound(connectors, lags, problems)
-
-
-@action("/connectors/do", "Pause, resume, restart or stop a connector")
-async def control_connector(
-    context: Context,
-    connector: str,
-    what: Command,
-    at: Annotated[str, "The address of the workers, if there are several clusters of workers"] = "",
-) -> Done:
-    matching = [cluster for cluster in connect_clusters(context) if not at or cluster.address == at]
-    if not matching:
-        raise Refused("no such Connect workers are configured (console.connect.url)", 404)
-    await matching[0].control(connector, what.value)
-    return Done(f"{connector} {_MESSAGES[what]}", _address(context))
-
-
 @page("/pipelines", "Pipelines", nav="Pipelines", icon="workflow", section="Pipelines")
 async def pipelines_page(view: View) -> Response:
     context = view.context
@@ -188,4 +116,5 @@ async def pipelines_page(view: View) -> Response:
         found=await list_connectors(context),
         may_operate=context.user.role >= Role.OPERATE,
         may_restart=context.user.role >= Role.ADMIN,
+        may_change=context.user.role >= Role.ADMIN,
     )

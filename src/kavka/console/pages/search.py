@@ -16,8 +16,8 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Context
 from kavka.console.errors import Refused
 from kavka.console.pages.brokers import list_brokers
+from kavka.console.pages.connectors import list_connectors
 from kavka.console.pages.groups import list_groups
-from kavka.console.pages.pipelines import list_connectors
 from kavka.console.pages.topics import list_topics
 from kavka.console.registry import query
 from kavka.console.views import navigation
@@ -72,7 +72,9 @@ async def search(
         row = brokers[name]
         matches.append(Match("Brokers", name, row.host if row.up else "missing", "server", f"{base}/brokers/{row.id}"))
     for name in best(await _connectors(context) if sees_cluster else (), pattern):
-        matches.append(Match("Connectors", name, "", "plug", f"{base}/pipelines#connectors"))
+        matches.append(
+            Match("Connectors", name, "", "plug", f"{base}/pipelines/connector?{urlencode({'connector': name})}")
+        )
     return Matches(matches)
 
 

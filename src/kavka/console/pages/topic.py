@@ -120,6 +120,26 @@ async def empty_topic(
     return Done(f"{topic} is empty", topic_path(context, topic))
 
 
+@action(
+    "/topics/{topic}/delete-records", "Delete the oldest messages of a partition", role=Role.ADMIN, topics=("topic",)
+)
+async def delete_records(
+    context: Context,
+    topic: str,
+    partition: Annotated[int, Bounds(0)],
+    before: Annotated[int, "Messages with smaller offsets are deleted", Bounds(0)],
+    confirm: Annotated[str, "The topic's name, typed again"],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    current = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, current=seen_of(current))
+    if partition not in {p.id for p in current.partitions}:
+        raise Refused(f"there is no partition {partition}", 404, "partition")
+    await context.admin.delete_records({TopicPartition(topic, partition): before})
+    context.cluster.mark_stale()
+    return Done(f"partition {partition} of {topic} starts at offset {before}", topic_path(context, topic))
+
+
 @action("/topics/{topic}/partitions", "Add partitions to a topic", topics=("topic",))
 async def add_partitions(
     context: Context,
@@ -147,7 +167,33 @@ async def elect_preferred(
     partitions = [TopicPartition(topic, p.id) for p in current.partitions if partition is None or p.id == partition]
     if not partitions:
         raise Refused(f"there is no partition {partition}", 404, "partition")
-    results = await context.admin.elect_leaders(ElectionType.PREFERRED, partitions)
+    count = await _elect(context, ElectionType.PREFERRED, partitions)
+    if not count:
+        return Done("The preferred replicas lead already", topic_path(context, topic))
+    return Done(f"{count} {'leader was' if count == 1 else 'leaders were'} elected", topic_path(context, topic))
+
+
+@action("/topics/{topic}/elect-unclean", "Elect leaders that may lack messages", role=Role.ADMIN, topics=("topic",))
+async def elect_unclean(
+    context: Context,
+    topic: str,
+    confirm: Annotated[str, "The topic's name, typed again"],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    """Only partitions without a leader are changed. Messages that the new leader does not have are
+    lost, also on the other replicas."""
+    current = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, current=seen_of(current))
+    partitions = [TopicPartition(topic, p.id) for p in current.partitions if p.offline]
+    if not partitions:
+        raise Refused("every partition has a leader; nothing was done", 409)
+    count = await _elect(context, ElectionType.UNCLEAN, partitions)
+    return Done(f"{count} {'leader was' if count == 1 else 'leaders were'} elected", topic_path(context, topic))
+
+
+async def _elect(context: Context, election: ElectionType, partitions: list[TopicPartition]) -> int:
+    """Return the number of elected leaders. Raises Refused if an election failed."""
+    results = await context.admin.elect_leaders(election, partitions)
     context.cluster.mark_stale()
     elected = [tp for tp, error in results.items() if error is None]
     failed = {
@@ -161,10 +207,7 @@ async def elect_preferred(
             f"{len(elected)} leaders were elected, {len(failed)} elections failed, for example {tp}: {reason(error)}",
             409,
         )
-    if not elected:
-        return Done("The preferred replicas lead already", topic_path(context, topic))
-    verb = "leader was" if len(elected) == 1 else "leaders were"
-    return Done(f"{len(elected)} {verb} elected", topic_path(context, topic))
+    return len(elected)
 
 
 @page("/topics/{topic}", "Topic", tab="Partitions", topics=("topic",))

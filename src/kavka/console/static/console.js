@@ -102,6 +102,19 @@
     if (chooser && !chooser.contains(event.target)) chooser.open = false;
   });
 
+  // --- copy a text: <button data-copy="id">. Without access to the clipboard, the text is selected.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const text = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      showToast("Copied");
+    } catch {
+      getSelection().selectAllChildren(text);
+    }
+  });
+
   // --- forms: sent in the background; success is shown as a toast, an error in the form
   const showError = (output, text) => {
     output.textContent = text;
@@ -114,6 +127,7 @@
     const button = event.submitter ?? form.querySelector("button");
     const output = form.querySelector(".outcome");
     for (const input of form.querySelectorAll(".wrong")) input.classList.remove("wrong");
+    for (const line of form.querySelectorAll(".field-error")) line.remove();
     const data = new URLSearchParams(new FormData(form));
     if (button?.name) data.set(button.name, button.value);
     button.disabled = true;
@@ -122,7 +136,8 @@
     let leaving = false;
     showError(output, "");
     try {
-      const response = await fetch(form.action, {
+      const action = button?.hasAttribute("formaction") ? button.formAction : form.action;
+      const response = await fetch(action, {
         method: "POST", body: data, headers: { Accept: "application/json", "X-CSRF-Token": csrf },
       });
       const result = await response.json().catch(() => ({ error: `HTTP status ${response.status}` }));
@@ -130,10 +145,20 @@
         location.reload();
       } else if (!response.ok) {
         showError(output, result.error);
-        if (result.field) {
-          const input = form.elements.namedItem(result.field);
-          if (input instanceof HTMLElement) { input.classList.add("wrong"); input.focus(); }
+        const wrong = result.field ? { [result.field]: "", ...result.fields } : result.fields ?? {};
+        const inputs = Object.keys(wrong).map((name) => form.elements.namedItem(name)).filter((input) => input instanceof HTMLElement);
+        for (const input of inputs) {
+          input.classList.add("wrong");
+          const details = input.closest("details");
+          if (details) details.open = true;
+          if (wrong[input.name]) {
+            const line = document.createElement("small");
+            line.className = "field-error";
+            line.textContent = wrong[input.name];
+            input.after(line);
+          }
         }
+        inputs[0]?.focus();
       } else {
         const isDone = form.dispatchEvent(new CustomEvent("done", { bubbles: true, cancelable: true, detail: result }));
         if (result.location) {

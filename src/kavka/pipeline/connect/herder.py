@@ -18,13 +18,14 @@ from typing import Any
 
 from kavka import __version__
 from kavka.common.config import ConfigType
+from kavka.common.secret_settings import HIDDEN, shown_value
 from kavka.pipeline.connect import loggers, plugins
 from kavka.pipeline.connect.api import Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load, shortened
 from kavka.pipeline.connect.offsets import alter_offsets, offset_entries, read_offsets, reset_offsets
 from kavka.pipeline.connect.options import config_infos, describe
-from kavka.pipeline.connect.providers import HIDDEN, ProviderError, Secrets, shown_value
+from kavka.pipeline.connect.providers import ProviderError, Secrets
 from kavka.pipeline.connect.settings import check_connector, options_of
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED, ConfigStore, Status, StatusStore
 from kavka.pipeline.connect.tasks import DONE, FAILED, Outcome, Task, Worker, describe_failure

@@ -19,44 +19,19 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from kavka.common.properties import PropertiesError, parse_properties
+from kavka.common.secret_settings import HIDDEN, placeholders, secret_values
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NO_PLUGINS, PROVIDERS, Declared, items_of, load
 
 logger = logging.getLogger(__name__)
 
 NAMES = "config.providers"
-
-
-class Placeholder(NamedTuple):
-    """`${provider:path:key}` or `${provider:key}`; the key may contain colons, the path may not."""
-
-    begin: int
-    end: int
-    provider: str
-    path: str
-    key: str
-
-
-def placeholders(text: str) -> Iterator[Placeholder]:
-    """Yields the placeholders in a text, in linear time: Kafka's regular expression takes cubic
-    time for `${::::…`."""
-    position = 0
-    while (end := text.find("}", position)) >= 0:
-        begin = text.find("${", position, end)
-        provider, *names = text[begin + 2 : end].split(":", 2) if begin >= 0 else [""]
-        if names:
-            yield Placeholder(begin, end + 1, provider, "" if len(names) == 1 else names[0], names[-1])
-        position = end + 1
-
-
-def has_placeholder(text: str) -> bool:
-    return next(placeholders(text), None) is not None
 
 
 class ProviderError(ConnectError):
@@ -163,48 +138,6 @@ class EnvVarConfigProvider(ConfigProvider):
             raise ProviderError(f"Path is not supported for EnvVarConfigProvider, invalid value '{path}'")
         allowed = [key for key in keys if self._pattern is None or self._pattern.fullmatch(key)]
         return {key: os.environ[key] for key in allowed if key in os.environ}
-
-
-HIDDEN = "[hidden]"
-_SECRET_NAME = re.compile(
-    r"passw(or)?d|secret|token|credential|jaas|api[._-]?key|keystore\.key|user\.info", re.IGNORECASE
-)
-# In addresses (`?password=…`, `//user:…@host`) and headers.
-_SECRET_PART = re.compile(
-    r"(?:password|passwd|pwd|secret|token|api[_-]?key)=(\{[^}]+\}|[^&;\s]+)|://[^/@:\s]*:([^/\s]+)@"
-    r"|:thin:[^/@\s]*/([^@\s]+)@"
-    r"|authorization[:\s]\s*(?:\w+\s+)?([^\s|]+)|api-?key:\s*([^\s|]+)",
-    re.IGNORECASE,
-)
-
-
-def is_secret(name: str) -> bool:
-    """Whether the name of a setting indicates a secret."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def secret_values(originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
-    """Yields the secrets in a configuration that are not placeholders: values of settings in
-    `secret_names`, values of settings with names like `password`, and parts of other values."""
-    for name, value in originals.items():
-        if not isinstance(value, str):
-            continue
-        if not has_placeholder(value) and (name in secret_names or is_secret(name)):
-            yield value
-        for match in _SECRET_PART.finditer(value):
-            yield from (part for part in match.groups() if part and not has_placeholder(part))
-
-
-def shown_value(name: str, value: str) -> str:
-    """Returns the value of a setting without secrets, for display. Placeholders stay."""
-    if is_secret(name):
-        return value if has_placeholder(value) else HIDDEN
-
-    def replaced(match: re.Match[str]) -> str:
-        part = next(filter(None, match.groups()))
-        return match[0] if has_placeholder(part) else match[0].replace(part, HIDDEN)
-
-    return _SECRET_PART.sub(replaced, value)
 
 
 class Secrets(logging.Filter):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kavka.common.config import ConfigType
+from kavka.common.secret_settings import HIDDEN, secret_values
 from kavka.common.types import TopicPartition
 from kavka.pipeline.columns.errors import ColumnError
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
@@ -30,7 +31,7 @@ from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, task_in
 from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
 from kavka.pipeline.connect.metrics import Measures
 from kavka.pipeline.connect.options import warn_of_options_without_effect
-from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
+from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.retries import Retries, TaskStopped
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, options_of, seconds
 from kavka.pipeline.connect.stores import OffsetStore

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kavka.common.secret_settings import HIDDEN, secret_values
 from kavka.pipeline.connect import loggers
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.listeners import Listeners
 from kavka.pipeline.connect.loading import Declared, items_of
 from kavka.pipeline.connect.options import Option, parsed, warn_of_options_without_effect
-from kavka.pipeline.connect.providers import HIDDEN, NAMES, Providers, secret_values
+from kavka.pipeline.connect.providers import NAMES, Providers
 from kavka.pipeline.connect.session_keys import KeySettings
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from kavka.common.config import ConfigType
+from kavka.common.secret_settings import is_secret, shown_value
 from kavka.pipeline.connect import worker as workers
 from kavka.pipeline.connect.api import Context, Source
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.providers import Providers, Secrets, is_secret, shown_value
+from kavka.pipeline.connect.providers import Providers, Secrets
 from tests.support.connect_app import ApiClient, idle_herder
 from tests.support.processes import wait_until
 
