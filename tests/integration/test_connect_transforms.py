@@ -64,16 +64,16 @@ def test_transformed_records_equal_those_of_apache(spark: Any) -> None:
     # The time zone of a worker's session.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     config = {"errors.tolerance": "all"}
-    flows = {}
+    workers = {}
     for schemas in (True, False):
-        worker = {f"{side}.converter": "JsonConverter" for side in ("key", "value")}
-        worker |= {f"{side}.converter.schemas.enable": str(schemas).lower() for side in ("key", "value")}
-        flows[schemas] = Flow.of("c", {}, config, worker, keep_raw=False)
+        workers[schemas] = {f"{side}.converter": "JsonConverter" for side in ("key", "value")}
+        workers[schemas] |= {f"{side}.converter.schemas.enable": str(schemas).lower() for side in ("key", "value")}
     decoded_records: dict[str, Any] = {}
     golden = json.loads(GOLDEN.read_text())
     differences = []
     for number, case in enumerate(connect_cases.cases()):
-        flow = flows[case["schemas"]]
+        # Each case has its own converters, because they record the types of the first micro-batch.
+        flow = Flow.of("c", {}, config, workers[case["schemas"]], keep_raw=False)
         record_id = json.dumps([case["schemas"], case["key"], case["value"], case["timestamp"], case["headers"]])
         if record_id not in decoded_records:
             decoded_records[record_id] = decode_case(spark, flow, case)
@@ -91,6 +91,9 @@ def test_transformed_records_equal_those_of_apache(spark: Any) -> None:
         if (case["type"], case["schemas"], case["config"].get("target.type")) in MORE_LENIENT_CASES:
             continue
         result, expected = result_of_row(rows[0] if rows else None), result_of_golden(golden[number])
+        if not case["schemas"]:
+            # In Kavka a field that is null in all records has no type, and so no column.
+            result, expected = without_null_fields(result), without_null_fields(expected)
         if result != expected:
             differences.append(
                 f"case {number}: {case['type']} {case['config']}\n  Kavka:  {result}\n  Apache: {expected}"
@@ -109,6 +112,15 @@ def result_of_row(row: Any) -> dict[str, Any]:
     ]
     sides = {side: None if row[side] is None else without_optional(json.loads(row[side])) for side in ("key", "value")}
     return {"topic": row["topic"], **sides, "headers": headers}
+
+
+def without_null_fields(result: dict[str, Any]) -> dict[str, Any]:
+    def without(element: Any) -> Any:
+        if isinstance(element, dict):
+            return {name: without(value) for name, value in element.items() if value is not None}
+        return element
+
+    return {name: without(value) for name, value in result.items()}
 
 
 def without_optional(element: Any) -> Any:

@@ -18,6 +18,7 @@ from kavka import Admin, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from tests.support import avro
 from tests.support.console import ConsoleProcess, of_default
+from tests.support.fake_connect import fake_connect
 from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import wait_until
 
@@ -249,7 +250,7 @@ def test_a_download_has_all_messages(console: ConsoleProcess, large_topic: str) 
     assert raw.text == '{"id": 0, "mark": true}'
 
 
-def test_the_commands_of_the_document_work(console: ConsoleProcess, broker: KavkaProcess) -> None:
+def test_the_commands_of_the_document_work(tmp_path: Path, broker: KavkaProcess) -> None:
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.create_topics([NewTopic("orders", 1, 1)])
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
@@ -258,15 +259,23 @@ def test_the_commands_of_the_document_work(console: ConsoleProcess, broker: Kavk
     blocks = re.findall(r"^```sh\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("curl")]
     responses = []
-    for line in lines:
-        command = line.replace("http://localhost:9080", console.origin)
-        result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-        responses.append(json.loads(result.stdout))
-    search_response, produce_response, plan_response, reset_response = responses
+    with (
+        fake_connect() as (_, address),
+        ConsoleProcess(tmp_path, broker.bootstrap_servers, "--connect-url", address) as console,
+    ):
+        for line in lines:
+            command = ["sh", "-c", line.replace("http://localhost:9080", console.origin)]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+            responses.append(json.loads(result.stdout))
+    search_response, produce_response, plan_response, reset_response, *connector_responses = responses
     assert [m["value"]["text"] for m in search_response["messages"]] == ['{"id": 5}']
     assert produce_response["message"] == "produced to orders, partition 0, offset 1"
     assert plan_response["rows"] == [{"topic": "orders", "partition": 0, "committed": 1, "new": 0, "change": -1}]
     assert reset_response["message"] == "1 offsets of billing were set"
+    create_response, connector, restart_response = connector_responses
+    assert create_response["message"] == "people was created"
+    assert connector["connector"]["state"] == "RUNNING" and connector["config"]["quickstart"] == "users"
+    assert "being restarted" in restart_response["message"]
 
 
 def test_every_expression_of_the_document_compiles() -> None:

@@ -156,7 +156,7 @@ def test_the_plain_wheel_runs_in_a_clean_environment(build: Callable[..., Path],
     assert {"LICENSE", "CHANGELOG.md", "src/kavka/client/consumer/_decode.pxd"} <= names
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"kavka-{kavka.__version__}.dist-info/METADATA").decode()
-    assert "License-Expression: Apache-2.0 AND MIT\n" in metadata
+    assert "License-Expression: Apache-2.0 AND MIT AND ISC\n" in metadata
     assert "@" not in "".join(line for line in metadata.splitlines() if line.startswith(("Author", "Project-URL")))
     check_installation(Installation(tmp_path, Path(sys.executable), str(wheel)), is_compiled=False)
 

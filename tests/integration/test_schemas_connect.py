@@ -232,6 +232,6 @@ def test_the_most_frequent_schemas_of_a_batch_define_its_columns(spark: Any, mon
         [(b"\0\0\0\0" + bytes([each]) + b"data",) for each in ids] + [(b"x",)], "value binary"
     )
     columns: Any = Columns()
-    kind = schema_converters._merged_type(columns, batch, F.col("value"))
+    kind = schema_converters._merged_type(columns, batch, F.col("value"), None)
     assert requested == [3, 2]
     assert kind.simpleString() == "struct<c3:string,c2:string>"

@@ -113,7 +113,8 @@ def test_unit_restarts_a_killed_broker_and_leaves_no_broker_behind(unit: Unit) -
     assert sorted(path.name for path in (unit.folder / "data").iterdir()) == ["broker.4", "broker.5"]
 
     # The state of the supervisor follows the metadata of the brokers.
-    wait_until(lambda: unit.metrics()['kavka_broker_ready{broker="5"}'] == 1.0, timeout=30, what="ready")
+    ready = ['kavka_broker_ready{broker="4"}', 'kavka_broker_ready{broker="5"}']
+    wait_until(lambda: all(unit.metrics()[name] == 1.0 for name in ready), timeout=30, what="ready")
     metrics = unit.metrics()
     assert sorted(name for name in metrics if name.startswith("kavka_controller_active")) == [
         'kavka_controller_active{broker="4"}', 'kavka_controller_active{broker="5"}'
