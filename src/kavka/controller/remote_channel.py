@@ -59,8 +59,10 @@ class RemoteChannel(BrokerChannel):
         watch = ConnectionWatch(self._peers, self._broker_id, CHANNEL)
         flaps = FlapBackoff()
         if is_starting:
+            # Not `wait_for`, which ignores a cancellation in the turn in which its task completes.
             with suppress(TimeoutError):
-                await asyncio.wait_for(watch.wait_until_connected(), self._failure_timeout_s)
+                async with asyncio.timeout(self._failure_timeout_s):
+                    await watch.wait_until_connected()
         while True:
             await watch.wait_until_failed(refused_s=flaps.delay(), timeout_s=self._failure_timeout_s)
             flaps.record()

@@ -72,7 +72,9 @@ class Peers:
         try:
             return await asyncio.shield(opening_task)
         except asyncio.CancelledError:
-            if opening_task.cancelled():
+            task = asyncio.current_task()
+            # The caller may be cancelled in the same turn in which the channel is closed.
+            if opening_task.cancelled() and not (task is not None and task.cancelling()):
                 raise Disconnected(f"the connection to broker {broker_id} was closed") from None
             raise
 

@@ -129,3 +129,27 @@ def test_an_attempt_that_fails_after_its_waiter_was_cancelled_is_not_logged(monk
         await peers.close()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_cancelled_waiter_ends_when_its_channel_is_closed(
+    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async def open_connection(*arguments: Any, **options: Any) -> FakeConnection:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+        monkeypatch.setattr(peers_module.Connection, "open", open_connection)
+        peers = Peers(1, lambda broker_id: ("127.0.0.1", 1))
+        waiter = asyncio.ensure_future(peers.connection(2, "controller"))
+        await asyncio.sleep(0.01)
+        # A term ends in this way: it cancels the task that watches a broker, and closes the channel.
+        peers.close_channel(2, "controller")
+        await asyncio.sleep(0)
+        if is_cancelled:
+            waiter.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else Disconnected):
+            await waiter
+
+    asyncio.run(body())
