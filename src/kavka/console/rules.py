@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from kavka.console.formats import number_text
 from kavka.console.state import Sample
 
 
@@ -83,7 +84,8 @@ def _lag(rule: Rule, sample: Sample) -> dict[str, str] | None:
     if not sample.groups_at:
         return None
     return {
-        group.id: f"group {group.id} has a lag of {group.lag:,} messages (threshold {rule.threshold:,.0f})"
+        group.id: f"group {group.id} has a lag of {number_text(group.lag)} messages "
+        f"(threshold {number_text(rule.threshold)})"
         for group in sample.groups.values()
         if group.lag is not None and group.lag > rule.threshold and fnmatchcase(group.id, rule.subject)
     }
