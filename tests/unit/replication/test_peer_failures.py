@@ -144,7 +144,8 @@ def test_a_cancelled_waiter_ends_when_its_channel_is_closed(
         peers = Peers(1, lambda broker_id: ("127.0.0.1", 1))
         waiter = asyncio.ensure_future(peers.connection(2, "controller"))
         await asyncio.sleep(0.01)
-        # A term ends in this way: it cancels the task that watches a broker, and closes the channel.
+        # A term ends in this way: it cancels the task that watches a broker, and closes its
+        # channel.
         peers.close_channel(2, "controller")
         await asyncio.sleep(0)
         if is_cancelled:
