@@ -84,14 +84,7 @@ def _measure(side: Side) -> dict[str, float]:
         slowest = 0.0
         for page in PAGES:
             path = "/c/default/" + page.format(broker=broker)
-            times = []
-            for _ in range(LOADS):
-                started = time.perf_counter()
-                response = console.get(path, Accept="text/html")
-                times.append((time.perf_counter() - started) * 1000)
-                if response.status != 200:
-                    raise RuntimeError(f"Cannot load {path}: status {response.status}")
-                time.sleep(0.2)
+            times = load_times(console, path, LOADS, pause_s=0.2)
             median = statistics.median(times)
             slowest = max(slowest, median)
             print(f"  {side.title}: {page}: {median:.0f} ms, at most {max(times):.0f} ms", flush=True)
@@ -102,6 +95,19 @@ def _measure(side: Side) -> dict[str, float]:
         console_cpu = (console.process.cpu_seconds() - start_cpu) / IDLE_S * 100
         print(f"  {side.title}: {memory:.0f} MiB, broker {idle:.2f} % of a core, {baseline:.2f} % without", flush=True)
         return {"slowest": slowest, "memory": memory, "idle": max(0.0, idle - baseline), "console_cpu": console_cpu}
+
+
+def load_times(console: ConsoleProcess, path: str, loads: int, *, pause_s: float) -> list[float]:
+    """Load a page several times. Returns the milliseconds of each load."""
+    times = []
+    for _ in range(loads):
+        started = time.perf_counter()
+        response = console.get(path, Accept="text/html")
+        times.append((time.perf_counter() - started) * 1000)
+        if response.status != 200:
+            raise RuntimeError(f"Cannot load {path}: status {response.status}")
+        time.sleep(pause_s)
+    return times
 
 
 def _share(cpu_seconds: Callable[[], float], seconds: float) -> float:

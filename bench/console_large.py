@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
-from bench.console import PAGES, Pages
+from bench.console import PAGES, Pages, load_times
 from bench.measure import Options, Row
 from bench.sides import Side
 from kavka import Admin, NewTopic, TopicPartition
@@ -40,14 +39,7 @@ def _measure(side: Side) -> dict[str, float]:
         slowest = 0.0
         for page in PAGES:
             path = "/c/default/" + page.format(broker=broker)
-            times = []
-            for _ in range(LOADS):
-                started = time.perf_counter()
-                response = console.get(path, Accept="text/html")
-                times.append((time.perf_counter() - started) * 1000)
-                if response.status != 200:
-                    raise RuntimeError(f"Cannot load {path}: status {response.status}")
-                time.sleep(0.1)
+            times = load_times(console, path, LOADS, pause_s=0.1)
             p95 = statistics.quantiles(times, n=20)[-1]
             slowest = max(slowest, p95)
             print(f"  {side.title}: {page}: {statistics.median(times):.0f} ms, p95 {p95:.0f} ms", flush=True)
